@@ -1,1 +1,1 @@
-"""Projections: what is derived from the journal of a store and kept in step with it."""
+"""Projections: read-optimized files derived from a store's journal and kept up to date with it."""

@@ -1,4 +1,4 @@
-"""Companions of the pool that have projections of every store while it is open, and threads that serve these."""
+"""Workers that run the background projections of every open store, and the threads that serve them."""
 
 from __future__ import annotations
 
@@ -20,23 +20,29 @@ OneProjection = TypeVar("OneProjection", bound=BackgroundProjection)
 
 
 class StoreWorker(ABC, Generic[AnyStore, Own]):
-    """A companion of the pool; see `stores.pool.StoreObserver`."""
+    """Base of workers that attach projections to each store while the store is open.
+
+    Implements `stores.pool.StoreObserver`. ``Own`` is what the worker holds for one store.
+    """
 
     of_copies = False
 
     def __init__(self, *threads: FollowerThread) -> None:
-        """``threads`` are those that serve its projections."""
+        """Initialize with the ``threads`` that serve the projections."""
         self._threads = threads
         self._open: dict[str, Own] = {}
         self._lock = threading.Lock()
 
     def give_way(self, are_others_served: Callable[[], bool]) -> None:
-        """Leave cores to requests while that says so: what takes long takes three times as long then."""
+        """Yield cores to requests while ``are_others_served`` returns true.
+
+        Long work takes about three times as long meanwhile.
+        """
         for thread in self._threads:
             thread.schedule.are_others_served = are_others_served
 
     def opened(self, store: AnyStore) -> None:
-        """Begin to follow a store."""
+        """Start following a store."""
         own = self._begun(store)
         if own is None:
             return
@@ -46,14 +52,14 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
             thread.follow(projection)
 
     def closing(self, store: AnyStore) -> None:
-        """Follow a store no more; blocks until what is in progress has ended."""
+        """Stop following a store; blocks until its steps in progress have ended."""
         with self._lock:
             own = self._open.pop(store.name, None)
         if own is not None:
             self._let_go(own)
 
     def halt(self) -> None:
-        """Begin no further step, and end those in progress soon: all stores are about to close."""
+        """Start no further step and ask running steps to end soon, because all stores are about to close."""
         for thread in self._threads:
             thread.schedule.close()
         for own in self._every():
@@ -66,31 +72,31 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
             thread.close()
 
     def found(self, store: AnyStore) -> Own | None:
-        """What it has of a store; None when that is just closing."""
+        """Return what the worker holds for a store, None when the store is not followed or is closing."""
         with self._lock:
             return self._open.get(store.name)
 
     @abstractmethod
     def _begun(self, store: AnyStore) -> Own | None:
-        """What it has of a store from now on; None for nothing."""
+        """Return what to hold for a newly opened store, None to ignore the store."""
 
     @abstractmethod
     def _served(self, own: Own) -> Iterable[tuple[FollowerThread, BackgroundProjection]]:
-        """The projections of a store, each with the thread that serves it."""
+        """Return the projections of a store, each with the thread that serves it."""
 
     def _let_go(self, own: Own) -> None:
-        """Close what it had of a store."""
+        """Close what is held for a store."""
         for thread, projection in self._served(own):
             if thread.forget(projection):
                 projection.close()
 
     def _every(self) -> list[Own]:
-        """What it has of all open stores."""
+        """Return what is held for all open stores."""
         with self._lock:
             return list(self._open.values())
 
     def _of(self, store: AnyStore, missing: str) -> Own:
-        """What it has of an open store. Raises Unavailable, with the text ``missing``, when that is nothing."""
+        """Return what is held for an open store. Raises Unavailable with the text ``missing`` when there is nothing."""
         found = self.found(store)
         if found is None:
             if not self.of_copies:
@@ -100,7 +106,7 @@ class StoreWorker(ABC, Generic[AnyStore, Own]):
 
 
 class SingleThreadWorker(StoreWorker[AnyStore, OneProjection]):
-    """One projection of each store, all of them in one thread."""
+    """Worker with one projection per store, all served by one thread."""
 
     @override
     def _served(self, own: OneProjection) -> Iterable[tuple[FollowerThread, BackgroundProjection]]:
@@ -108,14 +114,14 @@ class SingleThreadWorker(StoreWorker[AnyStore, OneProjection]):
 
 
 class PeriodicWorker(SingleThreadWorker[AnyStore, OneProjection]):
-    """The same, each of which is reminded now and then, by a thread of its own."""
+    """Worker with one projection per store, and a timer thread that wakes each of them periodically."""
 
     def __init__(self, thread: FollowerThread, name: str, seconds: float) -> None:
-        """``name`` is that of the other thread, and ``seconds`` how often it does so."""
+        """Start the timer thread, called ``name``; it calls `_remind` for each store every ``seconds``."""
         super().__init__(thread)
         self._closed = threading.Event()
-        self._reminder = threading.Thread(target=self._remind_all, args=(seconds,), name=name, daemon=True)
-        self._reminder.start()
+        self._timer = threading.Thread(target=self._remind_all, args=(seconds,), name=name, daemon=True)
+        self._timer.start()
 
     @override
     def halt(self) -> None:
@@ -126,11 +132,11 @@ class PeriodicWorker(SingleThreadWorker[AnyStore, OneProjection]):
     def close(self) -> None:
         self._closed.set()
         super().close()
-        self._reminder.join()
+        self._timer.join()
 
     @abstractmethod
     def _remind(self, own: OneProjection) -> None:
-        """Have a projection look whether anything is due."""
+        """Have a projection check whether work is due."""
 
     def _remind_all(self, seconds: float) -> None:
         while not self._closed.wait(seconds):

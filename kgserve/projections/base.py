@@ -1,4 +1,4 @@
-"""The base of all projections, and what they need of the store that they follow."""
+"""Base class of all projections, and the interfaces of the stores that they follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kgserve.storage.rows.snapshot import Rows
 
 
 class RowsSource(Protocol):
-    """Gives the present rows of a store."""
+    """Source of the current rows of a store."""
 
     def reading(self) -> AbstractContextManager[Rows]:
         """Read the rows of the last commit."""
@@ -28,12 +28,12 @@ class RowsSource(Protocol):
 
 
 class FollowedStore(Protocol):
-    """An open store, as those see it that follow its journal.
+    """Open store, as seen by the projections that follow its journal.
 
-    The lists of functions are hooks: a projection appends to them what is called, in the writing thread, after a commit
-    (``after_commit``), or in other threads after the history has taken commits in, after the settings have changed,
-    after nodes have been purged, and about once a second. A hook wakes a thread and does no work itself.
-    ``needed_from`` is what keeps the journal: each function returns the first sequence that is still to be read.
+    The lists of functions are hooks. A writing thread calls those of ``after_commit`` after a commit. Other threads
+    call the rest: after the history has applied commits, after the settings have changed, after nodes have been purged,
+    and about once a second. A hook wakes a thread and does no work itself. ``needed_from`` retains the journal: each
+    function returns the first sequence that still has to be read.
     """
 
     name: str
@@ -54,12 +54,12 @@ class FollowedStore(Protocol):
 
     @property
     def state(self) -> StoreState:
-        """The last commit that readers see."""
+        """State as of the last commit that readers see."""
         ...
 
     @property
     def writing(self) -> bool:
-        """Whether a write is in progress or queued."""
+        """True while a write is in progress or queued."""
         ...
 
     def reading(self) -> AbstractContextManager[Rows]:
@@ -67,27 +67,27 @@ class FollowedStore(Protocol):
         ...
 
     def reading_links(self) -> AbstractContextManager[tuple[Rows, LinkReader | None]]:
-        """Read the rows of the last commit, and the links into other stores as of it."""
+        """Read the rows of the last commit, and the links into other stores as of that commit."""
         ...
 
     def reach(self, sequence: int) -> None:
-        """Have a copy see a commit. Raises ServedElsewhere where it has not come here, and Unavailable."""
+        """Wait until a replica has applied a commit. Raises ServedElsewhere if it does not get it, and Unavailable."""
         ...
 
     def require_own(self) -> None:
-        """Raise ServedElsewhere for a copy of a store that another node owns."""
+        """Raise ServedElsewhere if this is a replica of a store that another node owns."""
         ...
 
 
 class FollowedPool(Protocol):
-    """The stores of a data folder, as those see them that follow several."""
+    """Stores of a data folder, as seen by projections that follow several of them."""
 
     def here(self) -> list[str]:
-        """Return the names of the stores whose files are here."""
+        """Return the names of the stores whose files are in this data folder."""
         ...
 
     def layout(self, name: str) -> Layout:
-        """Return where the files of a store are."""
+        """Return the file layout of a store."""
         ...
 
     def lease(self, name: str) -> AbstractContextManager[FollowedStore]:
@@ -96,7 +96,7 @@ class FollowedPool(Protocol):
 
 
 class Erasure(NamedTuple):
-    """Nodes of which a projection is to hold nothing from up to a commit; ``former``: only nothing that is over."""
+    """Nodes to erase from a projection, up to a commit; of those in ``former`` only past states are erased."""
 
     ids: tuple[str, ...]
     former: tuple[str, ...]
@@ -104,21 +104,21 @@ class Erasure(NamedTuple):
 
 
 class Projection(ABC):
-    """Files derived from a store's journal, as of a commit. One thread at a time advances it.
+    """Files derived from a store's journal, as of a commit. Only one thread at a time may advance it.
 
-    A subclass says how to open its files, apply change sets, take in all rows, erase nodes and close. It derives from
-    one of the two drivers: `on_demand.OnDemandProjection` is brought up to date when it is read,
-    `follower.BackgroundProjection` by a thread. Applying change sets twice must have the effect of applying them once:
-    after a crash those since the last save come again.
+    A subclass opens its files, applies change sets, rebuilds from all rows, erases nodes and closes. It derives from
+    one of two drivers: a reader brings an `on_demand.OnDemandProjection` up to date, a thread brings a
+    `follower.BackgroundProjection` up to date. Applying change sets must be idempotent: after a crash, those since the
+    last save are applied again.
     """
 
     name: str
-    """Unique within a store; log events and metrics use it."""
+    """Name for log events and metrics, unique within a store."""
     rows_at_once = TAIL_BATCH_ROWS
-    """Rows of a page of the journal, about."""
+    """Approximate number of rows in a page of the journal."""
 
     def __init__(self, layout: Layout, journal: Journal, source: RowsSource) -> None:
-        """Open nothing yet."""
+        """Initialize without opening any file."""
         self._layout = layout
         self._journal = journal
         self._source = source
@@ -128,26 +128,26 @@ class Projection(ABC):
 
     @property
     def sequence(self) -> int:
-        """The last commit that it has seen; -1 while it is closed."""
+        """Sequence of the last applied commit; -1 while the projection is closed."""
         return self._sequence
 
     @abstractmethod
     def close(self) -> None:
         """Save and release the files; no step is in progress."""
 
-    # What a projection says
+    # Hooks for subclasses
 
     @abstractmethod
     def _open(self) -> int:
-        """Open the files. Return the last commit that they have seen, or -1 to be rebuilt."""
+        """Open the files. Return the last commit that they contain, or -1 to be rebuilt."""
 
     @abstractmethod
     def _apply(self, changes: Iterable[Any], sequence: int) -> None:
-        """Take in the consecutive change sets that `_read` found, the last of which is ``sequence``."""
+        """Apply the consecutive change sets that `_read` returned, the last of which is ``sequence``."""
 
     @abstractmethod
     def _apply_all(self, rows: Rows) -> int:
-        """Forget everything, and take in the rows of a commit. Return the last commit that it has seen by that."""
+        """Discard everything and apply all rows. Return the last commit that the files contain afterwards."""
 
     def _read(self, after: int, last: int) -> tuple[Iterable[Any], int]:
         """Read a page of the journal, and return it with its last sequence. ``after`` is before ``last``.
@@ -157,10 +157,10 @@ class Projection(ABC):
         changes = self._tail.page(after, last, self.rows_at_once)
         return changes, changes[-1].sequence
 
-    # Following, for the drivers
+    # Steps, for the drivers
 
     def _step(self, last: int) -> bool:
-        """Open, rebuild, or take in a page of the journal up to a commit. Return whether there is more to do."""
+        """Open, rebuild, or apply a page of the journal up to a commit. Return whether more work remains."""
         self._open_if_closed()
         if self.rebuild_wanted or self._is_out_of_reach(last):
             self._rebuild()
@@ -173,30 +173,30 @@ class Projection(ABC):
             self._begin_at(self._open())
 
     def _begin_at(self, sequence: int) -> None:
-        """Stand at a commit, all that is after which is yet to be taken in."""
+        """Start at a commit; later commits are still to be applied."""
         self._move(sequence)
 
     def _is_out_of_reach(self, last: int) -> bool:
-        """Return whether the journal cannot take it from where it stands to a commit."""
+        """Return whether the journal cannot bring the projection from its position to the commit ``last``."""
         seen = self.sequence
         return seen > last or (seen < last and seen < self._journal.oldest - 1)
 
     def _advance(self, last: int) -> None:
-        """Take in a page of what it has yet to see, if there is any, and move on."""
+        """Apply the next page of the journal, if any, and move on."""
         if (seen := self.sequence) >= last:
             return
         try:
             changes, sequence = self._read(seen, last)
         except Gone:
-            # The journal was cut just now.
+            # The journal was truncated just now.
             self.rebuild_wanted = True
             return
         self._apply(changes, sequence)
         self._move(sequence)
 
     def _rebuild(self) -> None:
-        """Begin again with all rows."""
-        # Reset first: one that is wanted meanwhile is another one.
+        """Rebuild from all rows."""
+        # Reset first: a rebuild requested from now on is a new request.
         self.rebuild_wanted = False
         try:
             with self._source.reading() as rows:
@@ -207,5 +207,5 @@ class Projection(ABC):
         self._move(sequence)
 
     def _move(self, sequence: int) -> None:
-        """Stand at a commit; all up to it was taken in."""
+        """Set the position to a commit; everything up to it is applied."""
         self._sequence = sequence

@@ -1,7 +1,7 @@
-"""The versions in conflict of a store, found as what is present is: a small index of them, made when somebody searches.
+"""Search index of a store's conflicting versions, built when a search needs it.
 
-What is named beside a node is over, and so in no index of the present; the history knows which versions those are. In
-stores without any, that is one look at a number in memory.
+A version in conflict with a node is a past state, so the indexes of current texts do not contain it. The history knows
+these versions. In stores without conflicts, a check costs one comparison in memory.
 """
 
 from __future__ import annotations
@@ -21,70 +21,76 @@ from kgserve.projections.text import Filter, Text
 from kgserve.storage.model.rows import NodeRow
 
 MAX_CONFLICT_HEADS = 10_000
-"""Versions that are searched: those of the first nodes by their ids."""
+"""Number of versions that are searched: those of the first nodes in the order of their ids."""
 CONFLICT_EMBEDDING_BATCH_SIZE = 64
-"""Vectors that one question makes; the next makes more."""
+"""Maximum number of texts that one query embeds; later queries embed the rest."""
 
 Vector = NDArray[np.float32]
 
 
 class ConflictIndex:
-    """Versions that nodes name beside themselves, each by a key of its own; any thread may ask."""
+    """Keyword and vector index of a store's conflicting versions, each under its own key. Thread-safe."""
 
     def __init__(self, store: FollowedStore, embedded: Callable[[list[str]], Vector]) -> None:
-        """``embedded`` gives the vectors of texts."""
+        """Initialize an empty index. ``embedded`` returns the vectors of texts."""
         self._folder = store.layout.views / "heads"
         self._embedded = embedded
         self._lock = threading.Lock()
         self._index: KeywordIndex | None = None
-        self._mark: tuple[int, tuple[str, ...]] | None = None
+        self._version: tuple[int, tuple[str, ...]] | None = None
         self._texts: dict[str, Text] = {}
         self._rows: dict[str, NodeRow] = {}
         self._vectors: dict[str, Vector] = {}
 
     def follow(self, history: HistoryFollower) -> bool:
-        """Take in what the history has come to; whether there are any. Raises Unavailable while it cannot be read."""
-        mark = history.store.heads_mark, history.store.description.indexed_attributes
-        if mark == self._mark:
+        """Update the index from the history. Return whether any version is in conflict.
+
+        Raises Unavailable while the history cannot be read.
+        """
+        version = history.store.heads_mark, history.store.description.indexed_attributes
+        if version == self._version:
             return bool(self._rows)
         with self._lock:
-            self._take(history.look(lambda known: known.heads(MAX_CONFLICT_HEADS)) if mark[0] else [], mark[1])
-            self._mark = mark
+            self._update(history.look(lambda known: known.heads(MAX_CONFLICT_HEADS)) if version[0] else [], version[1])
+            self._version = version
         return bool(self._rows)
 
     def row(self, key: str) -> NodeRow | None:
-        """The version that has a key."""
+        """Return the version with a key, None if there is no such version."""
         return self._rows.get(key)
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading, other: Frequencies) -> dict[str, float]:
-        """Those with the words of a query, with BM25 scores; words are as rare as among these and the others."""
+        """Return the versions that match the words of a query, with BM25 scores.
+
+        Term rarity is computed over these versions and the texts of ``other`` together.
+        """
         index = self._index
         found = index.search(query, limit, only, reading=reading, other=other) if index else []
         return {hit.id: hit.score for hit in found}
 
     def meaning(self, vector: Vector, only: Filter) -> dict[str, float]:
-        """Cosine similarities of those that pass."""
+        """Return the cosine similarities to ``vector`` of the versions that pass the filter."""
         near = self.vectors_of([key for key, row in self._rows.items() if only.passes_row(row)])
         return {key: float(each @ vector) for key, each in near.items()}
 
     def vectors_of(self, keys: Iterable[str]) -> dict[str, Vector]:
-        """The vectors of those that mean something; of many new ones, some at each question."""
+        """Return the vectors of the versions with non-empty text. Each call embeds a limited number of new texts."""
         texts, vectors = self._texts, self._vectors
         meanings = {key: text.meaning for key in keys if (text := texts.get(key)) is not None and text.meaning}
         if new := [key for key in meanings if key not in vectors][:CONFLICT_EMBEDDING_BATCH_SIZE]:
-            # Another thread may do so, too: what is then lost is made once more.
+            # Another thread may do the same; a vector lost to that race is computed again.
             vectors = vectors | dict(zip(new, self._embedded([meanings[key] for key in new]), strict=True))
             self._vectors = vectors
         return {key: vectors[key] for key in meanings if key in vectors}
 
     def clear(self) -> None:
-        """Let go of all, in memory and on the disk."""
+        """Discard the index, in memory and on disk."""
         with self._lock:
-            self._index, self._mark = None, None
+            self._index, self._version = None, None
             self._texts, self._rows, self._vectors = {}, {}, {}
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _take(self, states: Sequence[RowState[NodeRow]], indexed: Sequence[str]) -> None:
+    def _update(self, states: Sequence[RowState[NodeRow]], indexed: Sequence[str]) -> None:
         found = [(Text.of(state.row, indexed, state.first, state.last), state.row) for state in states]
         texts = {text.key: text for text, _ in found}
         if self._index is None and texts:

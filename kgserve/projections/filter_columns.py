@@ -1,8 +1,9 @@
-"""What filters ask of the entities of an index, by label: columns for what all have, else the labels that have it.
+"""Columnar attributes of an index's entities, for filters.
 
-A filter becomes a mask over the labels, without a look at one entity after another. An entity takes 13 bytes, and more
-for what it has: 20 for its validity, 12 for its freshness, 17 as a memory, 4 a tag; and its id and 9 bytes once
-anybody has asked for a beginning of ids.
+A filter becomes a mask over the entities' labels, without a loop over entities. Attributes that all entities have are
+full columns; for rare attributes only the labels that have them are stored. Memory per entity: 13 bytes, plus 20 for
+its validity, 12 for its freshness, 17 if it is a memory and 4 for each tag. After the first id prefix filter, add the
+length of the id and 9 bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kgserve.projections.text import Facets, Filter, Marks
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _NO_LAYER = -1
-_NO_CHARACTER = b"\xff"  # in no text of UTF-8
+_ID_TERMINATOR = b"\xff"  # never occurs in UTF-8
 
 Mask = NDArray[np.bool_]
 Labels = NDArray[np.int32]
@@ -26,51 +27,51 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 
 class Column(Generic[Kind]):
-    """Numbers that are added at the end."""
+    """Growable array of numbers; values are appended only."""
 
     def __init__(self, kind: type[Kind]) -> None:
-        self._room: NDArray[Kind] = np.empty(0, kind)
+        self._buffer: NDArray[Kind] = np.empty(0, kind)
         self._count = 0
 
     @property
     def values(self) -> NDArray[Kind]:
-        """All of them."""
-        return self._room[: self._count]
+        """The values, as a view that is valid until the next `extend`."""
+        return self._buffer[: self._count]
 
     def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
-        """Add some."""
+        """Append values."""
         end = self._count + len(values)
-        if end > len(self._room):
-            room = np.empty(end + end // 4, self._room.dtype)
-            room[: self._count] = self.values
-            self._room = room
-        self._room[self._count : end] = values
+        if end > len(self._buffer):
+            buffer = np.empty(end + end // 4, self._buffer.dtype)
+            buffer[: self._count] = self.values
+            self._buffer = buffer
+        self._buffer[self._count : end] = values
         self._count = end
 
 
 class FilterColumns:
-    """Of which type an entity is, since which commit it holds, and its facets. Labels are given in order, from 0."""
+    """Type, first commit and facets of each entity, by label. Labels are assigned in order, from 0."""
 
     def __init__(self) -> None:
         self._live = Column(np.bool_)
         self._since = Column(np.int64)
         self._type = Column(np.int32)
         self._codes: dict[str, int] = {}
-        # Few entities say when they are true, or until when fresh: their labels, and beside them the times.
+        # Few entities have a validity or a freshness, so these are sparse: labels and, in parallel columns, times.
         self._with_validity, self._valid_from, self._valid_to = Column(np.int32), Column(np.int64), Column(np.int64)
         self._with_freshness, self._freshness_at = Column(np.int32), Column(np.int64)
         self._memories = _MemoryLabels()
         self._tagged: dict[str, array[int]] = {}
-        self._beginnings = _Beginnings()
+        self._id_prefixes = _IdPrefixes()
 
     @property
     def live(self) -> Mask:
-        """Which labels are in use; not to be kept or changed."""
+        """Mask of the labels in use; must not be retained or changed."""
         return self._live.values
 
     @property
     def since(self) -> NDArray[np.int64]:
-        """The commit since which each has had its text; not to be kept or changed."""
+        """The commit since which each label has had its text; must not be retained or changed."""
         return self._since.values
 
     @property
@@ -80,19 +81,19 @@ class FilterColumns:
         return [names[code] for code in self._type.values.tolist()]
 
     def add(self, types: Sequence[str], since: Sequence[int] | NDArray[np.int64], facets: Mapping[int, Facets]) -> None:
-        """Say what the next labels have; ``facets`` by label."""
+        """Append entities with the next labels; ``facets`` is keyed by label."""
         self._live.extend(np.ones(len(types), np.bool_))
         self._since.extend(since)
         self._type.extend([self._codes.setdefault(each, len(self._codes)) for each in types])
         for label, found in facets.items():
-            self._mark(label, found)
+            self._add_facets(label, found)
 
     def drop(self, label: int) -> None:
-        """Use a label no more."""
+        """Mark a label as unused."""
         self._live.values[label] = False
 
     def facets(self) -> dict[int, Facets]:
-        """The facets of the labels in use that have any; tags in order."""
+        """Return the facets of the labels in use that have any, tags sorted."""
         tags: dict[int, list[str]] = {}
         for tag in sorted(self._tagged):
             for label in self._tagged[tag]:
@@ -110,7 +111,7 @@ class FilterColumns:
         }
 
     def passing(self, only: Filter, ids: Sequence[str]) -> Mask:
-        """Which of the labels in use pass; ``ids`` by label. A mask of one's own."""
+        """Return a new mask of the labels in use that pass a filter; ``ids`` are indexed by label."""
         passing = self.live.copy()
         if only.as_of is not None:
             passing &= self.since <= only.as_of
@@ -120,16 +121,16 @@ class FilterColumns:
         if only.fresh_at is not None:
             passing[self._with_freshness.values[self._freshness_at.values <= only.fresh_at]] = False
         if only.types is not None:
-            passing &= self._of_types(only.types)
+            passing &= self._mask_of_types(only.types)
         if only.wants_memories:
             passing &= only_at(self._memories.passing(only), len(passing))
         for tag in only.tags:
             passing &= only_at(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
         if only.id_prefix:
-            passing &= only_at(self._beginnings.labels(only.id_prefix, ids), len(passing))
+            passing &= only_at(self._id_prefixes.labels(only.id_prefix, ids), len(passing))
         return passing
 
-    def _of_types(self, types: frozenset[str]) -> Mask:
+    def _mask_of_types(self, types: frozenset[str]) -> Mask:
         chosen = [self._codes[each] for each in types if each in self._codes]
         if len(chosen) == 1:
             return self._type.values == chosen[0]
@@ -137,7 +138,7 @@ class FilterColumns:
         wanted[chosen] = True
         return wanted[self._type.values]
 
-    def _mark(self, label: int, found: Facets) -> None:
+    def _add_facets(self, label: int, found: Facets) -> None:
         if found.valid_from is not None or found.valid_to is not None:
             self._with_validity.extend([label])
             self._valid_from.extend([_EARLIEST if found.valid_from is None else found.valid_from])
@@ -152,7 +153,7 @@ class FilterColumns:
 
 
 class _MemoryLabels:
-    """The labels of memories, and beside them what filters ask of these alone."""
+    """Labels of memories, with the columns that only memories have."""
 
     def __init__(self) -> None:
         self._labels, self._created = Column(np.int32), Column(np.int64)
@@ -160,14 +161,14 @@ class _MemoryLabels:
         self._codes: dict[str, int] = {}
 
     def add(self, label: int, marks: Marks) -> None:
-        """Say what a label has; labels come in order."""
+        """Append a memory; labels must be ascending."""
         self._labels.extend([label])
         self._created.extend([marks.created])
         self._layer.extend([_NO_LAYER if marks.layer is None else marks.layer])
         self._source.extend([self._codes.setdefault(marks.source, len(self._codes))])
 
     def marks(self) -> dict[int, Marks]:
-        """What each label has."""
+        """Return the marks of each label."""
         names = list(self._codes)
         columns = (self._created, self._layer, self._source)
         rows = zip(*(column.values.tolist() for column in columns), strict=True)
@@ -175,7 +176,7 @@ class _MemoryLabels:
         return dict(zip(self._labels.values.tolist(), marks, strict=True))
 
     def passing(self, only: Filter) -> Labels:
-        """The labels that pass."""
+        """Return the labels that pass a filter."""
         passes = np.ones(len(self._labels.values), np.bool_)
         if only.layers is not None:
             passes &= np.isin(self._layer.values, sorted(only.layers))
@@ -187,37 +188,37 @@ class _MemoryLabels:
         return self._labels.values[passes]
 
 
-class _Beginnings:
-    """The ids behind each other, as bytes: compared with a prefix a byte at a time, all at once."""
+class _IdPrefixes:
+    """Concatenated bytes of all ids, for vectorized prefix matching."""
 
     def __init__(self) -> None:
         self._bytes = Column(np.uint8)
         self._starts = Column(np.int64)
 
     def labels(self, prefix: str, ids: Sequence[str]) -> NDArray[np.intp]:
-        """The labels of the ids that begin with a prefix; ``ids`` are those of the last time and perhaps more.
+        """Return the labels of the ids that begin with a prefix. Deleted ids may be included.
 
-        An id that is no longer there may still be found.
+        ``ids`` must be those of the previous call, possibly with more appended.
         """
-        self._take_in(ids)
+        self._append_new(ids)
         found = np.arange(len(self._starts.values))
-        for place, byte in enumerate(prefix.encode("utf-8", "surrogatepass")):
-            # An id that is shorter differs at its end, where there is no character; so nothing is read behind the last.
-            found = found[self._bytes.values[self._starts.values[found] + place] == byte]
+        for offset, byte in enumerate(prefix.encode("utf-8", "surrogatepass")):
+            # A shorter id differs at its terminator, so no read goes past the last id.
+            found = found[self._bytes.values[self._starts.values[found] + offset] == byte]
         return found
 
-    def _take_in(self, ids: Sequence[str]) -> None:
+    def _append_new(self, ids: Sequence[str]) -> None:
         known = len(self._starts.values)
         if known == len(ids):
             return
-        encoded = [each.encode("utf-8", "surrogatepass") + _NO_CHARACTER for each in ids[known:]]
+        encoded = [each.encode("utf-8", "surrogatepass") + _ID_TERMINATOR for each in ids[known:]]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         self._starts.extend(len(self._bytes.values) + np.cumsum(lengths) - lengths)
         self._bytes.extend(np.frombuffer(b"".join(encoded), np.uint8))
 
 
 def only_at(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
-    """A mask over so many labels that lets some of them pass."""
+    """Return a mask of length ``count`` that is true at the given labels."""
     mask = np.zeros(count, np.bool_)
     mask[np.asarray(labels, np.intp)] = True
     return mask

@@ -1,8 +1,7 @@
 """Projections that a thread brings up to date.
 
-A thread takes the projections that have something to do in turn, a step each, so that one import never starves
-another store. A step that fails is tried again, a second later at first and up to a minute later after that; the graph
-is not concerned.
+A thread serves the projections that have work to do in turn, one step each, so that an import never starves another
+store. A failed step is retried after one second, later after up to a minute. The graph itself is not affected.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from kgserve.storage.model.fields import ColumnSet
 log = structlog.get_logger()
 
 FOLLOWER_BATCH_ROWS = 20_000
-_SHORT_JOURNAL = 1 << 20
+_SHORT_JOURNAL_BYTES = 1 << 20
 
 
 class BackgroundProjection(Projection):
-    """A projection of an open store that a thread brings up to date. One at a time calls `step`; any reads and waits.
+    """Projection of an open store that a thread brings up to date.
 
-    Without ``only_memories`` it reads all commits, else none of a store that has no memories.
+    Only one thread at a time may call `step`; any thread may read and wait. With ``only_memories``, commits of a store
+    without memories are skipped.
     """
 
     only_memories = False
@@ -40,91 +40,94 @@ class BackgroundProjection(Projection):
         self.pending = 0
         self.error: str | None = None
         self._is_rebuilding = False
-        self._turn = threading.Lock()
-        self.schedule = Schedule()  # of no thread, until one follows
-        self._moved = threading.Condition()
+        self._step_lock = threading.Lock()
+        self.schedule = Schedule()  # replaced when a thread starts to follow
+        self._progress = threading.Condition()
         self._watchers: set[Callable[[], None]] = set()
         self._stopping = threading.Event()
 
     @property
     def reached(self) -> int:
-        """The commit that it has seen; 0 while it is not open, and from the moment on at which a rebuild is wanted."""
+        """The last applied commit; 0 while the projection is closed, being rebuilt or about to be rebuilt."""
         return 0 if self.is_rebuilding else max(self.sequence, 0)
 
     @property
     def is_rebuilding(self) -> bool:
-        """Whether it is being rebuilt, or is about to be."""
+        """True while the projection is being rebuilt or about to be rebuilt."""
         return self.rebuild_wanted or self._is_rebuilding
 
     @property
     def woken_by(self) -> list[Callable[[], None]]:
-        """What is called when there may be something to take in: for waking, not for work."""
+        """Hooks of the store that are called when there may be something to apply. They wake threads and do no work."""
         return self.store.after_commit
 
     def step(self) -> bool:
-        """Follow for a while. Return whether there is more to do."""
+        """Follow the journal for one step. Return whether more work remains."""
         self._continue()
         self._step(self.store.journal.last)
         self.error = None
         return self._is_behind()
 
     def serve(self) -> bool:
-        """Make a step from any thread, one at a time."""
-        with self._turn:
+        """Make a step from any thread; concurrent calls are serialized."""
+        with self._step_lock:
             return self.step()
 
     def erase(self, erasure: Erasure) -> None:
-        """Leave nothing of some nodes in its files, in the caller's thread. May be repeated. Blocks."""
-        with self._turn:
+        """Erase all traces of some nodes from the files, in the caller's thread. Idempotent. Blocks."""
+        with self._step_lock:
             self._continue()
             self._open_if_closed()
             self._erase(erasure)
 
     def wait(self, sequence: int, seconds: float) -> bool:
-        """Block until it has seen a commit. Return whether it has; at once for one that could not be opened."""
+        """Block until a commit is applied. Return whether it is; returns at once if the files cannot be opened."""
         if self.sequence < sequence:
             self.schedule.hurry(self)
-        with self._moved:
-            self._moved.wait_for(lambda: self.sequence >= sequence or self._unopened, seconds)
+        with self._progress:
+            self._progress.wait_for(lambda: self.sequence >= sequence or self._has_failed_to_open, seconds)
             return self.sequence >= sequence
 
     def has_yet_to_see(self, sequence: int) -> bool:
-        """Return whether it has yet to see a commit, and may still do so."""
-        return self.sequence < sequence and not self._unopened and not self._stopping.is_set()
+        """Return whether a commit is not applied yet but still may be."""
+        return self.sequence < sequence and not self._has_failed_to_open and not self._stopping.is_set()
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have any thread call ``callback`` when it has moved, failed or ended. Return what ends that."""
-        with self._moved:
+        """Have ``callback`` called when the projection advances, fails or ends. Return a function that stops this.
+
+        Any thread may call it.
+        """
+        with self._progress:
             self._watchers.add(callback)
 
         def unwatch() -> None:
-            with self._moved:
+            with self._progress:
                 self._watchers.discard(callback)
 
         return unwatch
 
     def wake(self) -> None:
-        """Have a step made soon."""
+        """Schedule a step soon."""
         self.schedule.wake(self)
 
     def fail(self, error: str) -> None:
-        """Note why a step failed."""
-        with self._moved:
+        """Record why a step failed, and notify waiting callers."""
+        with self._progress:
             self.error = error
             self._notify()
 
     def stop(self) -> None:
-        """Let a step in progress end soon."""
+        """Ask a step in progress to end soon."""
         self._stopping.set()
-        with self._moved:
+        with self._progress:
             self._notify()
 
     @abstractmethod
     def _erase(self, erasure: Erasure) -> None:
-        """Leave nothing of some nodes in the open files. Twice must have the effect of once."""
+        """Erase all traces of some nodes from the open files. Must be idempotent."""
 
     def _is_behind(self) -> bool:
-        """Return whether there is more to take in, at the end of a step."""
+        """Return whether more remains to be applied, at the end of a step."""
         return self.sequence < self.store.state.sequence
 
     @override
@@ -134,7 +137,7 @@ class BackgroundProjection(Projection):
         return super()._read(after, last)
 
     def _continue(self) -> None:
-        """Raise FollowerStopped when it is closing."""
+        """Raise FollowerStopped when the projection is closing."""
         if self._stopping.is_set():
             raise FollowerStopped
 
@@ -143,51 +146,54 @@ class BackgroundProjection(Projection):
             return rows.width == ColumnSet.MEMORY
 
     def _yield_to_requests(self, worked: float) -> None:
-        """After some seconds of work, serve awaited projections of other stores, and leave the cores to requests.
+        """Serve awaited projections of other stores, then leave the cores to requests.
 
-        Rest twice as long as it worked: a low-priority thread that is preempted while it holds the interpreter's lock
-        delays all others.
+        ``worked`` is the duration of the last part of the work, in seconds. Rest twice as long as it worked: a
+        low-priority thread that is preempted while it holds the interpreter's lock delays all other threads.
         """
         self.schedule.serve_hurried(self)
         if self.store.writing or self.schedule.are_others_served():
             self._stopping.wait(min(2 * worked, MAX_STEP_REST_SECONDS))
 
     @property
-    def _unopened(self) -> bool:
+    def _has_failed_to_open(self) -> bool:
         return self.sequence < 0 and self.error is not None
 
     @override
     def _move(self, sequence: int) -> None:
-        with self._moved:
+        with self._progress:
             super()._move(sequence)
             self._notify()
 
     def _notify(self) -> None:
-        """Wake all who wait; with the lock held."""
-        self._moved.notify_all()
+        """Wake all waiting threads; the caller holds the lock."""
+        self._progress.notify_all()
         for callback in self._watchers:
             callback()
 
 
 class JournalFollower(BackgroundProjection):
-    """One whose listeners hear (``index_ready``) when it has caught up after it was opened behind or rebuilt."""
+    """Background projection that announces readiness on the change feed.
+
+    It publishes ``index_ready`` when it has caught up after it was opened behind the store or rebuilt.
+    """
 
     rows_at_once = FOLLOWER_BATCH_ROWS
 
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)
-        # Where the store stood when it was opened: an index that has to come that far is not ready until it has.
-        self._goal = store.state.sequence
+        # The store's last commit when it was opened; the index is ready once it has applied that.
+        self._ready_at = store.state.sequence
         self._behind = False
 
     @override
     def _begin_at(self, sequence: int) -> None:
         super()._begin_at(sequence)
-        self._behind = self.sequence < self._goal
+        self._behind = self.sequence < self._ready_at
 
     def _is_rebuild_shorter(self) -> bool:
-        """Return whether reading all rows is less work for an empty index than reading the whole journal."""
-        return self.store.journal.bytes > _SHORT_JOURNAL
+        """Return whether reading all rows costs an empty index less than reading the whole journal."""
+        return self.store.journal.bytes > _SHORT_JOURNAL_BYTES
 
     @override
     def _is_behind(self) -> bool:

@@ -1,4 +1,4 @@
-"""Keeps the history of each open store in step, in a thread of its own."""
+"""Projection that keeps the history of each open store up to date, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ log = structlog.get_logger()
 
 Found = TypeVar("Found")
 
-# An import is better left to itself: it is taken in afterwards, at 150,000 rows a second, or once somebody asks for it.
+# Bulk imports are applied afterwards, at 150,000 rows a second, or as soon as a caller needs them.
 IMPORT_DELAY_SECONDS = 15.0
 HISTORY_FOLLOW_POLL_SECONDS = 0.1
 PRUNE_INTERVAL_SECONDS = 3600.0
-"""How often the states are forgotten that a store keeps no longer, beside when it opens and its settings change."""
+"""Interval between prunings of expired states, in addition to those at opening and after a change of settings."""
 SIZE_PRUNE_DIVISOR = 8
-"""Of a history that takes too much, this part of its commits goes; and again, until it does not."""
+"""Fraction (1/N) of a history's commits that is pruned at a time while its file is too large."""
 MAX_GAPS_SHOWN = 100
 SCRUB_INTERVAL_SECONDS = 3600.0
-"""How often each history is read whole, to find damage on the disk before a reader does."""
+"""Interval between complete reads of a history file, which find damage on disk before a reader does."""
 SCRUB_POLL_SECONDS = 5.0
 SCRUB_BATCH_PAGES = 256
 SCRUB_PAUSE_SECONDS = 1 / 16
-"""A MiB each time: at most 16 MiB a second."""
+"""Pause between batches of 1 MiB, which limits scrubbing to 16 MiB a second."""
 
 
 class HistoryFollower(JournalFollower):
-    """Takes every change set in turn. What the journal no longer has it begins without.
+    """Background projection that applies every change set to a store's history file.
 
-    While the store's settings turn it off, it has no file and stands nowhere.
+    Commits that the journal no longer has are skipped. While the store's settings disable history, it has no file and
+    no position.
     """
 
     name = "history"
@@ -67,45 +68,46 @@ class HistoryFollower(JournalFollower):
         self._history: History | None = None
         self._suspected = False
         self.damage: str | None = None
-        """What was found damaged when it was last opened, and what became of it."""
+        """Damage found when the file was last opened, and how it was handled."""
         self._scrubbed = 0
         self.scrubbed_at: int | None = None
-        # All of it is read when it is opened.
+        # Opening reads the whole file, which counts as a scrub.
         self._scrub_ended = time.monotonic()
-        self._asked_for = 0
+        self._requested = 0
         self._behind_since: float | None = None
         self._pruning: Generator[int] | None = None
-        self._pruning_to = self._pruned_to = 0
-        self._most_bytes = store.settings.history_mb * MEBIBYTE
+        self._prune_up_to = self._pruned_up_to = 0
+        self._max_bytes = store.settings.history_mb * MEBIBYTE
         self.prune_wanted = True
 
     @property
     def turned_off(self) -> bool:
-        """Whether the store keeps no history."""
+        """True if the store keeps no history."""
         return self.store.description.history == "none"
 
     @property
     def needs_from(self) -> int:
-        """The first commit that it has yet to read from the journal, should the power fail now. Raises OSError."""
+        """First commit that must be read from the journal again after a power failure now. Raises OSError."""
         if self.turned_off:
             return FOREVER
         history = self._history
         if history is None:
             return 1
-        # Into the file itself, which is synced: of a log that is damaged SQLite drops the rest without a word.
+        # Commits are checkpointed into the synced main file: SQLite silently drops the rest of a damaged write-ahead
+        # log.
         with suppress(sqlite3.Error):
             history.settle()
             sync_folder(self._path.parent)
         return history.settled + 1
 
     def look(self, question: Callable[[History], Found]) -> Found:
-        """What ``question`` finds. Raises Conflict while it is turned off for the store.
+        """Return the result of ``question`` on the history. Raises Conflict if history is disabled for the store.
 
-        Raises Unavailable while the history is being opened, or made anew after damage.
+        Raises Unavailable while the history is being opened, or rebuilt after damage.
         """
         self.require()
         history = self._history
-        if history is None or self._is_from_before(history):
+        if history is None or self._predates_reenabling(history):
             raise Unavailable("the history is being opened", retry_after=1)
         try:
             return question(history)
@@ -114,36 +116,36 @@ class HistoryFollower(JournalFollower):
                 raise Unavailable(f"the history cannot be read now: {error}", retry_after=2) from error
             log.exception("history_damage_met", store=self.store.name)
             self.suspect()
-            message = "a part of the history's file is damaged; the file is being checked, and what is whole is kept"
+            message = "the history file is damaged; it is being checked, and its intact parts are kept"
             raise Unavailable(message, retry_after=2) from error
 
     def suspect(self) -> None:
-        """Have the whole file checked, and what is damaged set aside."""
+        """Have the whole file checked for damage, and its damaged parts set aside."""
         self._suspected = True
         self.wake()
 
     @property
     def history(self) -> History | None:
-        """The file, while it is open."""
+        """The history, while its file is open."""
         return self._history
 
     @property
     def scrubbed_bytes(self) -> int:
-        """How far the present look for damage has come."""
+        """Progress of the current scrub, in bytes."""
         return self._scrubbed * HISTORY_PAGE_BYTES
 
     def is_scrub_due(self, seconds: float) -> bool:
-        """Whether a look for damage is in progress, or the last one is so many seconds ago."""
+        """Return whether a scrub is in progress, or the last one ended at least ``seconds`` ago."""
         if self._history is None or self._suspected or self.error is not None:
             return False
         return self._scrubbed > 0 or time.monotonic() - self._scrub_ended >= seconds
 
     def scrub(self, pages: int) -> bool:
-        """Compare the next pages on the disk with their checksums; whether there are more."""
+        """Compare the next ``pages`` pages on disk with their checksums. Return whether more remain."""
         try:
             return self._scrub(pages)
         except (OSError, sqlite3.Error) as error:
-            # It is just being closed, or the disk cannot be read: opening it will say so.
+            # The file is being closed, or the disk cannot be read; opening it again will report that.
             log.warning("history_not_scrubbed", store=self.store.name, error=str(error))
             self._scrubbed, self._scrub_ended = 0, time.monotonic()
             return False
@@ -167,12 +169,12 @@ class HistoryFollower(JournalFollower):
         return False
 
     def shown_gaps(self) -> list[HistoryGap]:
-        """What is missing, as answers say it; at most 100 gaps."""
+        """Return the gaps as responses show them, at most 100."""
         gaps = [] if self._history is None else self._history.gaps[:MAX_GAPS_SHOWN]
         return [HistoryGap(part=gap.table, first=gap.first, last=gap.last) for gap in gaps]
 
     def status(self) -> HistoryStatus | None:
-        """What it knows, what is missing, and how far the look for damage has come; None while it is not open."""
+        """Return the extent, gaps and scrub progress of the history; None while its file is not open."""
         history = self._history
         if history is None:
             return None
@@ -186,16 +188,16 @@ class HistoryFollower(JournalFollower):
         )
 
     def require(self) -> None:
-        """Raise Conflict while it is turned off for the store."""
+        """Raise Conflict if history is disabled for the store."""
         if self.turned_off:
             name = self.store.name
             raise Conflict(
-                f"the history of store {name!r} is turned off, and only the present can be read; to keep it from now "
-                f'on, change the settings: PATCH /api/memory/{name} with {{"history": "all"}}'
+                f"the history of store {name!r} is turned off, so only its current state can be read. To keep it from "
+                f'now on, change the settings: PATCH /api/memory/{name} with {{"history": "all"}}'
             )
 
     def prune(self, before: int) -> int:
-        """Forget the states that had ended by a commit, in slices; how many those were. Raises what `look` does."""
+        """Delete the states that had ended by a commit, in slices. Return their number. Raises what `look` raises."""
         slices = self.look(lambda history: history.pruning(before))
         removed = 0
         while (count := self.look(lambda _: next(slices, None))) is not None:
@@ -203,12 +205,12 @@ class HistoryFollower(JournalFollower):
         return removed
 
     def prune_soon(self) -> None:
-        """Have the states forgotten that the settings let go of by now, if there are any."""
+        """Schedule the deletion of states that have expired according to the settings."""
         self.prune_wanted = True
         self.wake()
 
     def due(self, now: int) -> int:
-        """The commit by which a state must have ended for the settings to let go of it; 0 when nothing is to go."""
+        """Return the commit up to which ended states have expired at ``now`` (microseconds); 0 if none have."""
         days = self.store.description.history
         return (
             self.look(lambda history: history.sequence_at(now - days * DAY_MICROSECONDS))
@@ -217,14 +219,14 @@ class HistoryFollower(JournalFollower):
         )
 
     def due_now(self) -> int:
-        """Return `due` at present; 0 while the clock does not say how old the store's states are."""
+        """Return `due` at the current time; 0 while the system clock is not trustworthy."""
         if not RETENTION_CLOCK.is_believed(self.store.clock.idle):
             return 0
         return self.due(RETENTION_CLOCK.now())
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:
-        self._asked_for = max(self._asked_for, sequence)
+        self._requested = max(self._requested, sequence)
         return super().wait(sequence, seconds)
 
     @override
@@ -245,22 +247,22 @@ class HistoryFollower(JournalFollower):
             self._suspected = False
             self._reopen()
         try:
-            if self._history is not None and self._is_from_before(self._history):
+            if self._history is not None and self._predates_reenabling(self._history):
                 self._remove()
             more = super().step()
-            return self._prune_a_little() or more
+            return self._prune_slice() or more
         except sqlite3.DatabaseError as error:
-            # Tried again a second later, once the file has been checked if that is what it is.
+            # The step is retried a second later, after a check of the file if it is damaged.
             self._suspected = tells_damage(error)
             raise
 
     @override
     def _move(self, sequence: int) -> None:
-        self._note_heads()
+        self._publish_conflict_generation()
         super()._move(sequence)
         self._wake_others()
 
-    def _note_heads(self) -> None:
+    def _publish_conflict_generation(self) -> None:
         self.store.heads_mark = 0 if self._history is None else self._history.heads_mark
 
     def _wake_others(self) -> None:
@@ -270,75 +272,75 @@ class HistoryFollower(JournalFollower):
     @override
     def _open(self) -> int:
         self.close()
-        history = self._opened_whole()
-        if self._is_from_before(history) and history.sequence:
+        history = self._open_verified()
+        if self._predates_reenabling(history) and history.sequence:
             history.close()
             self._remove()
-            history = self._opened_whole()
+            history = self._open_verified()
         self._history = history
-        self._note_heads()
-        # Turned on again: what the journal holds of the time before is not taken up.
-        self.rebuild_wanted = self.rebuild_wanted or self._is_from_before(history)
+        self._publish_conflict_generation()
+        # History was enabled again: commits of the time without history are not applied.
+        self.rebuild_wanted = self.rebuild_wanted or self._predates_reenabling(history)
         return history.sequence
 
-    def _opened_whole(self) -> History:
-        told = self.store.journal.oldest == 1 and self.store.description.history_from == 0
-        history, damage = open_history(self._path, self.store.name, told_by_journal=told)
+    def _open_verified(self) -> History:
+        complete = self.store.journal.oldest == 1 and self.store.description.history_from == 0
+        history, damage = open_history(self._path, self.store.name, told_by_journal=complete)
         self.damage = damage or self.damage
         return history
 
     def _reopen(self) -> None:
-        """Open it again, and check it. Who waits goes on waiting."""
-        self._sequence, self._pruned_to = -1, 0
+        """Open the file again, which checks it. Waiting callers keep waiting."""
+        self._sequence, self._pruned_up_to = -1, 0
         self.close()
         self._wake_others()
 
-    def _is_from_before(self, history: History) -> bool:
-        """Whether it knows, or would learn, of a time before the history of this store was turned on again."""
+    def _predates_reenabling(self, history: History) -> bool:
+        """Return whether the history contains, or would contain, commits older than its re-enabling."""
         return history.oldest < min(self.store.description.history_from, self.store.state.sequence)
 
     def _remove(self) -> None:
         self.close()
-        self._note_heads()
+        self._publish_conflict_generation()
         remove_history(self._path)
-        # Who waits goes on waiting: it is opened again with the next step.
-        self._suspected, self._sequence, self._pruned_to = False, -1, 0
+        # Waiting callers keep waiting: the next step opens it again.
+        self._suspected, self._sequence, self._pruned_up_to = False, -1, 0
         self._wake_others()
 
-    def _prune_a_little(self) -> bool:
-        """Go on with forgetting what the settings let go of, if it is due; whether there is more of it to do."""
+    def _prune_slice(self) -> bool:
+        """Prune a slice of expired states, if pruning is due. Return whether more remains."""
         if self.prune_wanted:
             self.prune_wanted = False
-            self._pruning_to = self.due_now()
-            more = self._pruning_to > self._pruned_to
-            self._pruning = self._opened().pruning(self._pruning_to) if more else None
+            self._prune_up_to = self.due_now()
+            more = self._prune_up_to > self._pruned_up_to
+            self._pruning = self._opened().pruning(self._prune_up_to) if more else None
         if self._pruning is None and self._is_too_large():
             self._prune_oldest(self._opened())
         if self._pruning is None:
             return False
         started = time.perf_counter()
         if next(self._pruning, None) is None:
-            self._pruning, self._pruned_to = None, self._pruning_to
+            self._pruning, self._pruned_up_to = None, self._prune_up_to
         self._yield_to_requests(time.perf_counter() - started)
         return self._pruning is not None or self._is_too_large()
 
     def _is_too_large(self) -> bool:
-        return 0 < self._most_bytes < self._path.stat().st_size and self._opened().bytes > self._most_bytes
+        return 0 < self._max_bytes < self._path.stat().st_size and self._opened().bytes > self._max_bytes
 
     def _prune_oldest(self, history: History) -> None:
-        """Begin to forget the oldest part of what is known; the present stays, however much that takes."""
+        """Start pruning the oldest part of the history; current states are always kept."""
         known, size = history.sequence - history.oldest, history.bytes
         if known <= 0:
-            # Looked at again once it has grown.
-            self._most_bytes = size + size // SIZE_PRUNE_DIVISOR
+            # Checked again once the file has grown.
+            self._max_bytes = size + size // SIZE_PRUNE_DIVISOR
             return
-        self._pruning_to = history.oldest + -(-known // SIZE_PRUNE_DIVISOR)
-        self._pruning = history.pruning(self._pruning_to)
-        log.warning("history_too_large", store=self.store.name, bytes=size, forgets_before=self._pruning_to)
+        self._prune_up_to = history.oldest + -(-known // SIZE_PRUNE_DIVISOR)
+        self._pruning = history.pruning(self._prune_up_to)
+        log.warning("history_too_large", store=self.store.name, bytes=size, forgets_before=self._prune_up_to)
 
     @override
     def _advance(self, last: int) -> None:
-        if self._held_back():
+        if self._is_deferred():
             self._stopping.wait(HISTORY_FOLLOW_POLL_SECONDS)
             return
         started = time.perf_counter()
@@ -349,12 +351,12 @@ class HistoryFollower(JournalFollower):
                 self._restore()
         self._yield_to_requests(time.perf_counter() - started)
 
-    def _held_back(self) -> bool:
-        """Whether it waits for a writer, as nobody asks for what it has not seen; not for long."""
+    def _is_deferred(self) -> bool:
+        """Return whether to wait for an active writer, since no caller needs the new commits. The wait is limited."""
         if self._behind_since is None:
             self._behind_since = time.monotonic()
-        unasked = self.store.writing and self.sequence >= self._asked_for
-        return unasked and time.monotonic() - self._behind_since < IMPORT_DELAY_SECONDS
+        is_deferrable = self.store.writing and self.sequence >= self._requested
+        return is_deferrable and time.monotonic() - self._behind_since < IMPORT_DELAY_SECONDS
 
     @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
@@ -364,17 +366,17 @@ class HistoryFollower(JournalFollower):
     def _erase(self, erasure: Erasure) -> None:
         if self._history is not None:
             self._history.erase(erasure.ids, erasure.former, erasure.through)
-            self._note_heads()
+            self._publish_conflict_generation()
 
     def _restore(self) -> None:
-        """Bring back what is missing of the present."""
+        """Restore missing current states from the rows."""
         with self.store.reading() as rows:
             if rows.at != self.sequence:
                 return
-            self._bring(rows)
+            self._restore_from(rows)
         self._wake_others()
 
-    def _bring(self, rows: Rows) -> None:
+    def _restore_from(self, rows: Rows) -> None:
         links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
         self._opened().restore(rows.all_nodes(), rows.all_edges(), links, rows.at, rows.state.time)
         gaps = [*map(describe_gap, self._opened().gaps)]
@@ -382,9 +384,9 @@ class HistoryFollower(JournalFollower):
 
     @override
     def _apply_all(self, rows: Rows) -> int:
-        """Take what snapshot and journal still have of the past, if that is more than the present.
+        """Restore what snapshot and journal still contain of the past, if that is more than the current state.
 
-        What lies between the file and the snapshot becomes a gap.
+        Commits between the file and the snapshot become a gap.
         """
         snapshot = self._older_snapshot()
         if snapshot is None:
@@ -395,16 +397,16 @@ class HistoryFollower(JournalFollower):
     def _apply_present(self, rows: Rows) -> None:
         history = self._opened()
         if history.sequence > rows.at:
-            # Of another course of things. It is not to be mixed with this one, nor deleted.
-            aside = self._set_aside()
-            log.error("history_of_other_commits", store=self.store.name, set_aside=str(aside))
+            # This history belongs to a different sequence of commits; neither mix nor delete it.
+            set_aside_path = self._set_aside()
+            log.error("history_of_other_commits", store=self.store.name, set_aside=str(set_aside_path))
             history = self._opened()
-        if (history.sequence or history.gaps) and not self._is_from_before(history):
-            self._bring(rows)
+        if (history.sequence or history.gaps) and not self._predates_reenabling(history):
+            self._restore_from(rows)
             return
         if rows.at and self.store.description.history_from == 0 and self.store.journal.oldest > 1:
             self._note_loss(rows.at)
-            self._bring(rows)
+            self._restore_from(rows)
             return
         links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
         history.begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
@@ -421,9 +423,12 @@ class HistoryFollower(JournalFollower):
         return manifest.sequence
 
     def _older_snapshot(self) -> Path | None:
-        """The oldest whole snapshot that the file lacks and from which the journal leads to the present."""
+        """Return the oldest intact snapshot newer than the file, None if none exists.
+
+        The journal must be complete from that snapshot on.
+        """
         journal, history = self.store.journal, self._opened()
-        if journal.oldest == 1 or self._is_from_before(history) or self.store.description.history_from:
+        if journal.oldest == 1 or self._predates_reenabling(history) or self.store.description.history_from:
             return None
         first = max(journal.oldest - 1, history.sequence + 1)
         for snapshot in reversed(list_snapshots(self.store.layout.journal)):
@@ -434,25 +439,25 @@ class HistoryFollower(JournalFollower):
         return None
 
     def _note_loss(self, sequence: int) -> None:
-        """Report that the past before a commit is in no file any more. It becomes a gap."""
+        """Report that no file contains the history before a commit; it becomes a gap."""
         oldest = self.store.journal.oldest
-        self.damage = f"there was no file, and the journal begins at sequence {oldest}: what was before is lost"
+        self.damage = f"the file was missing and the journal begins at sequence {oldest}: older history is lost"
         log.error("history_begins_late", store=self.store.name, sequence=sequence, journal_begins_at=oldest)
 
     def _set_aside(self) -> Path | None:
         self.close()
-        aside = set_aside(self._path)
-        self._history = self._opened_whole()
-        return aside
+        set_aside_path = set_aside(self._path)
+        self._history = self._open_verified()
+        return set_aside_path
 
     def _opened(self) -> History:
         if self._history is None:
-            raise Unavailable("the history is not open")
+            raise Unavailable("the history is being closed or reopened; try again shortly")
         return self._history
 
 
 class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
-    """A companion of the pool: keeps the history of every store while it is open."""
+    """Worker that keeps the history of every open store up to date."""
 
     of_copies = True
 
@@ -467,8 +472,11 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
         self._scrubber.join()
 
     def of(self, store: FollowedStore) -> HistoryFollower:
-        """The history of an open store. Raises Conflict when its settings turn it off, Unavailable when it closes."""
-        found = self._of(store, "this store is just closing; its history cannot be read now")
+        """Return the history of an open store.
+
+        Raises Conflict if the store keeps no history, and Unavailable while the store closes.
+        """
+        found = self._of(store, "the store is closing, so its history cannot be read now; try again shortly")
         found.require()
         return found
 
@@ -484,7 +492,7 @@ class Historian(PeriodicWorker[FollowedStore, HistoryFollower]):
         own.prune_soon()
 
     def _scrub_all(self) -> None:
-        """Look for damage in one history after the other, slowly, and again an hour after the last look at it."""
+        """Scrub the histories one after another at a limited rate, each again an hour after its last scrub."""
         lower_priority()
         while not self._closed.wait(SCRUB_POLL_SECONDS):
             for own in self._every():

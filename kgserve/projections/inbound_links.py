@@ -1,4 +1,4 @@
-"""Which links lead into a store, whatever store they are of: brought up to date when somebody asks."""
+"""Index of the links into each store from all stores of a pool, updated when it is read."""
 
 from __future__ import annotations
 
@@ -40,40 +40,40 @@ class _Pool(Protocol):
 
 
 class InboundLinkLookup(Protocol):
-    """The links between stores by their targets."""
+    """Lookup of links between stores by their targets."""
 
     def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
-        """Return the links to some nodes of a store, each with the name of its store. May block."""
+        """Return the links to the nodes ``targets`` of a store, each with the name of its own store. May block."""
         ...
 
     def counts(self, store: str, *, may_open: bool = True) -> list[tuple[str, int]]:
-        """Return the stores that link into one, by name, with the number of links. May block.
+        """Return the stores that link into a store, by name, with the number of links. May block.
 
-        Unless stores ``may_open`` for it, count what is known without.
+        With ``may_open`` false, no store is opened; only what is known without that is counted.
         """
         ...
 
     def position(self, stores: Collection[str]) -> dict[str, int]:
-        """Return the last commits of stores that changed links and that the last answer had seen."""
+        """Return, by store, the last commit that changed links and is included in the most recent response."""
         ...
 
 
 class InboundLinks(DerivedFile, InboundLinkLookup):
-    """The links of all stores of a pool by what they lead to.
+    """Links of all stores of a pool, indexed by target store and node.
 
-    A store is looked at when its links may have changed: after it was made or dropped, when one of its commits says so,
-    and all of them once after the start. One that was closed says in its mark up to where.
+    A store is checked when its links may have changed: after it is created or dropped, when one of its commits changes
+    links, and once after the start. The closing mark of a closed store records its last change of links.
     """
 
     damage_event = "inbound_links_damaged"
-    rebuilding_message = "the links between stores are being collected anew"
+    rebuilding_message = "the index of links between stores is being rebuilt; try again shortly"
 
     def __init__(self, pool: _Pool) -> None:
         super().__init__(pool.data_dir / INBOUND_LINKS_FILE)
         self._pool = pool
         self._file: Inbound | None = None
         self._seen: dict[str, LinksPosition] = {}
-        # Written by writers and by who makes stores; read by who asks.
+        # Written by writers and by threads that create stores; read by callers.
         self._stale: set[str] = set()
         self._unlisten: Callable[[], None] | None = None
 
@@ -90,11 +90,11 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
         return {name: self._seen.get(name, _NO_POSITION).changed for name in stores}
 
     def changed(self, store: str) -> None:
-        """Links of a store have changed. Any thread may say so."""
+        """Record that links of a store have changed. Thread-safe."""
         self._stale.add(store)
 
     def erase(self) -> None:
-        """Leave nothing of links that are gone. Blocks. Raises Unavailable."""
+        """Physically erase deleted links from the file. Blocks. Raises Unavailable."""
         self._ask(lambda file: [file.erase()])
 
     @override
@@ -105,27 +105,27 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
             self._release()
 
     def _ask(self, question: Callable[[Inbound], list[Found]], *, may_open: bool = True) -> list[Found]:
-        return self._answer(lambda: self._asked(question, may_open=may_open))
+        return self._answer(lambda: self._ask_locked(question, may_open=may_open))
 
     # With the lock held
 
-    def _asked(self, question: Callable[[Inbound], list[Found]], *, may_open: bool) -> list[Found]:
-        """What a question finds in the file, once that knows all stores; nothing where no store has links."""
+    def _ask_locked(self, question: Callable[[Inbound], list[Found]], *, may_open: bool) -> list[Found]:
+        """Return the result of a question once the file covers all stores; an empty list if no store has links."""
         if self._unlisten is None:
-            # Before names are read: what is made or dropped from now on is told.
+            # Before the names are read, so that no creation or deletion is missed from now on.
             self._unlisten = self._pool.feeds.listen_by_name(self._stale.add)
             if self._path.exists():
-                self._seen = self._made().seen()
+                self._seen = self._open_file().seen()
             self._stale |= {*self._pool.here(), *self._seen}
         left: set[str] = set()
         while self._stale:
             name = self._stale.pop()
-            if not self._look_at(name, may_open=may_open):
+            if not self._update_store(name, may_open=may_open):
                 left.add(name)
         self._stale |= left
         return [] if self._file is None else question(self._file)
 
-    def _made(self) -> Inbound:
+    def _open_file(self) -> Inbound:
         if self._file is None:
             self._file = Inbound(self._path)
         return self._file
@@ -142,60 +142,62 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
         self._seen.clear()
         self._stale |= {*self._pool.here()}
 
-    def _look_at(self, name: str, *, may_open: bool) -> bool:
-        """Have the file know the links of a store; whether it does."""
+    def _update_store(self, name: str, *, may_open: bool) -> bool:
+        """Update the links of a store. Return whether the file is up to date for it."""
         layout = self._pool.layout(name)
         before = self._seen.get(name)
         if not layout.exists:
             if before is not None:
-                self._made().forget(name)
+                self._open_file().forget(name)
                 del self._seen[name]
             return True
-        born, mark = layout.created_at(), layout.close_mark()
-        is_known = mark is not None and before == LinksPosition(born, mark.links_changed)
+        created, mark = layout.created_at(), layout.close_mark()
+        is_known = mark is not None and before == LinksPosition(created, mark.links_changed)
         if is_known or (mark is not None and mark.links_changed == 0 and before is None):
             return True
         if name not in self._pool.open_stores():
-            if mark is not None and self._read_closed(layout, LinksPosition(born, mark.links_changed), mark.sequence):
+            if mark is not None and self._read_closed(
+                layout, LinksPosition(created, mark.links_changed), mark.sequence
+            ):
                 return True
             if not may_open:
                 return False
         with suppress(NotFound, ServedElsewhere), self._pool.lease(name) as store:
-            self._read(store, born, before)
+            self._read(store, created, before)
         return True
 
     def _read_closed(self, layout: Layout, seen: LinksPosition, sequence: int) -> bool:
-        """Have the file know the links of a store that was closed at a commit, if what is left of it is as of that."""
+        """Read the links of a store closed at a commit. Return False unless its files are as of that commit."""
         try:
             with left(layout.links) as (links, at):
                 if at != sequence or links.changed != seen.changed:
                     return False
-                self._made().replace(layout.name, links.all(), seen)
+                self._open_file().replace(layout.name, links.all(), seen)
         except sqlite3.Error:
             return False
         self._seen[layout.name] = seen
         return True
 
-    def _read(self, store: FollowedStore, born: int, before: LinksPosition | None) -> None:
-        """Have the file know the links of an open store."""
+    def _read(self, store: FollowedStore, created: int, before: LinksPosition | None) -> None:
+        """Read the links of an open store."""
         with store.reading_links() as (rows, links):
-            seen = LinksPosition(born, 0 if links is None else links.changed)
+            seen = LinksPosition(created, 0 if links is None else links.changed)
             if seen == before or (before is None and not seen.changed):
                 return
-            begin = before.changed if before is not None and before.born == born else -1
-            _LinksOfStore(self._made(), store, links, begin, seen).catch_up(rows.at)
+            begin = before.changed if before is not None and before.born == created else -1
+            _StoreLinkProjection(self._open_file(), store, links, begin, seen).catch_up(rows.at)
             self._seen[store.name] = seen
 
 
-class _LinksOfStore(Projection):
-    """The part of the file that has the links of one open store, as of a commit of these."""
+class _StoreLinkProjection(Projection):
+    """Projection of the links of one open store, up to a commit of that store."""
 
     name = "inbound"
 
     def __init__(
         self, file: Inbound, store: FollowedStore, links: LinkReader | None, begin: int, seen: LinksPosition
     ) -> None:
-        """``begin`` is the last commit whose links the file has, -1 where it has none that hold."""
+        """Initialize at ``begin``, the last commit whose links the file has, -1 if none are valid."""
         super().__init__(store.layout, store.journal, store)
         self._file = file
         self._links = links
@@ -203,13 +205,13 @@ class _LinksOfStore(Projection):
         self._seen = seen
 
     def catch_up(self, last: int) -> None:
-        """Take in all commits up to one."""
+        """Apply all commits up to one."""
         while self._step(last):
             pass
 
     @override
     def close(self) -> None:
-        """`InboundLinks.close` does."""
+        """Do nothing; `InboundLinks.close` releases the file."""
 
     @override
     def _open(self) -> int:

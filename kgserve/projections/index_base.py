@@ -1,4 +1,4 @@
-"""Indexes of the texts of a store, in a folder each."""
+"""Base classes of the indexes of a store's texts, each in a folder of its own."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Index = TypeVar("Index", bound=Sized)
 
 
 class IndexState(msgspec.Struct, frozen=True):
-    """How an index stands: the last commit that it has seen, and what is still to come of the present step.
+    """State of an index: the last applied commit, and the work that remains of the current step.
 
-    ``entities`` are those in it, ``pending`` those to come, ``bytes`` its size on disk, ``error`` the last failure that
-    is not overcome yet.
+    ``entities`` is the number of indexed entities, ``pending`` that of entities still to be indexed, ``bytes`` the size
+    on disk, ``error`` the last failure until a step succeeds.
     """
 
     name: IndexName
@@ -44,30 +44,30 @@ class IndexState(msgspec.Struct, frozen=True):
 
 
 def indexed(store: FollowedStore) -> Indexed:
-    """What is indexed of a store: as it was chosen for it, or else for the server."""
+    """Return what is indexed of a store: its own setting, or else the server's."""
     chosen = store.description.indexes
     return store.settings.indexes if chosen == "default" else chosen
 
 
 def not_kept(store: FollowedStore) -> str:
-    """Why something is not indexed, in words."""
+    """Return a message that explains why something is not indexed."""
     kept = indexed(store)
-    what = "nothing" if kept == "none" else "words alone"
+    what = "nothing" if kept == "none" else "only words"
     change = f"kgserve settings {store.name} indexes=words+meaning"
-    return f"of store {store.name!r} {what} is indexed, by the setting indexes ({kept}); `{change}` changes that"
+    return f"store {store.name!r} indexes {what} (setting `indexes`: {kept}); to change that, run `{change}`"
 
 
 class StoreIndex(BackgroundProjection, Generic[Index]):
-    """An index of the texts of one store, in a folder of its own."""
+    """Index of the texts of one store, in a folder of its own."""
 
     folder: IndexName
     needs: frozenset[Indexed] = frozenset({"words", "words+meaning"})
-    """It is there where one of these is indexed of the store."""
+    """Values of the `indexes` setting with which the store has this index."""
     being_opened: str
-    """What is answered meanwhile."""
+    """Message for searches while the index is being opened."""
     _index: Index | None = None
     _indexed: tuple[str, ...] | None = None
-    """The attributes that its texts have words of; None until it is opened."""
+    """Attributes whose values the texts include; None until the index is opened."""
 
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)
@@ -75,23 +75,23 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the store has it. One that it has no longer goes with the next step."""
+        """True if the settings of the store include this index; otherwise the next step deletes its files."""
         return indexed(self.store) in self.needs
 
     @override
     def step(self) -> bool:
         if self.is_kept:
             return super().step()
-        self._go()
+        self._remove_files()
         return False
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:
         return self.is_kept and super().wait(sequence, seconds)
 
-    def _go(self) -> None:
-        """Be gone, with all files, until it is wanted again."""
-        self.rebuild_wanted = True  # so that nothing is saved first
+    def _remove_files(self) -> None:
+        """Delete the index with all files until the settings include it again."""
+        self.rebuild_wanted = True  # prevents `close` from saving
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self.rebuild_wanted, self.pending, self.error = False, 0, None
@@ -99,25 +99,25 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
 
     @property
     def files(self) -> Path:
-        """The folder."""
+        """The folder of the index."""
         return self._folder
 
     @property
     @abstractmethod
     def model(self) -> str:
-        """What it is made with."""
+        """Name of the tokenizer or embedding model that the index is built with."""
 
     def state(self) -> IndexState:
-        """How it stands."""
+        """Return the state of the index."""
         entities = 0 if self._index is None else len(self._index)
         size = folder_bytes(self._folder)
         return IndexState(self.folder, self.reached, entities, self.pending, size, self.model, self.error)
 
     def check_model(self) -> None:
-        """Raise Conflict when it is of another model than the server's."""
+        """Raise Conflict if the index was built with another model than the server's."""
 
     def reconsider(self) -> None:
-        """Have it made anew if the store wants other attributes indexed than it has words of; come, or go."""
+        """Create, delete or rebuild the index if changed settings require it."""
         if self.is_kept != (self.sequence >= 0):
             self.wake()
         if self._indexed is not None and self._indexed != self.store.description.indexed_attributes:
@@ -133,25 +133,25 @@ class StoreIndex(BackgroundProjection, Generic[Index]):
         return self._index
 
     def _made_of(self, *parts: str) -> str:
-        """What the index is made of from now on, as its files say it: its model, and what the store wants indexed."""
+        """Return a string that identifies the content of the index: its model and the indexed attributes."""
         self._indexed = self.store.description.indexed_attributes
         return " ".join([*parts, *([msgspec.json.encode(self._indexed).decode()] if self._indexed else ())])
 
     def _text(self, row: NodeRow, since: int | None = None, until: int | None = None) -> Text:
-        """The texts of a state."""
+        """Return the texts of a state."""
         return Text.of(row, self._indexed or (), since, until)
 
     def _texts_of(self, rows: Rows) -> Iterator[Text]:
-        """The texts of all entities that have words."""
+        """Return the texts of all entities that have words."""
         return (text for row in rows.all_nodes() if (text := self._text(row)).has_words)
 
     @abstractmethod
     def _clear(self) -> None:
-        """Forget everything."""
+        """Delete all entries."""
 
 
 class FollowStep(msgspec.Struct, frozen=True):
-    """The net effect of change sets up to ``sequence``. Entities without any words are to be removed."""
+    """Net effect of change sets up to ``sequence``; entities without any words are removed."""
 
     put: list[Text]
     removed: list[str]
@@ -159,24 +159,24 @@ class FollowStep(msgspec.Struct, frozen=True):
 
 
 class IndexProjection(JournalFollower, StoreIndex[Index]):
-    """An index of what a store holds now."""
+    """Index of the current texts of a store."""
 
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)
         self._opening = threading.Lock()
-        self._begun = 0
+        self._begun_sequence = 0
 
     @property
     def visible_up_to(self) -> int:
-        """The last commit of which a search may have seen anything: `sequence` moves when all of a step is in."""
-        return max(self.sequence, self._begun)
+        """Last commit that a search may have seen parts of; `sequence` advances only at the end of a step."""
+        return max(self.sequence, self._begun_sequence)
 
     @override
     def wait(self, sequence: int, seconds: float) -> bool:
         if not self.is_kept:
             return False
         deadline = time.monotonic() + seconds
-        # What has failed is left to that thread, which tries it again, later and later, and says why.
+        # A failed opening is left to the follower thread, which retries it with backoff and reports the reason.
         if self.sequence < 0 and self.error is None and self._opening.acquire(timeout=seconds):
             try:
                 with contextlib.suppress(Exception):
@@ -186,26 +186,26 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
         return super().wait(sequence, max(deadline - time.monotonic(), 0))
 
     @override
-    def _go(self) -> None:
+    def _remove_files(self) -> None:
         with self._opening:
-            super()._go()
+            super()._remove_files()
 
     @abstractmethod
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
-        """Take in everything there is, after `_clear`."""
+        """Add all texts, after `_clear`."""
 
     @abstractmethod
     def _follow(self, step: FollowStep) -> None:
-        """Take in some changes. Doing it twice must come to the same."""
+        """Apply a step. Must be idempotent."""
 
     @property
     @abstractmethod
     def _saved(self) -> int:
-        """The commit that the files go up to."""
+        """Last commit that the files contain."""
 
     @abstractmethod
     def _save(self, sequence: int) -> None:
-        """Have the files go up to a commit, since the one that they go up to nothing has changed that they hold."""
+        """Save the files as of a commit; nothing that they hold has changed since the commit they contain."""
 
     @override
     def _open_if_closed(self) -> None:
@@ -215,24 +215,24 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
     @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         step = self._net_effect(changes)
-        self._begun = sequence
+        self._begun_sequence = sequence
         if step.put or step.removed:
             self._follow(step)
         elif self._saved < self.store.journal.oldest - 1:
-            # What is on the disk could no longer be gone on with.
+            # The files could otherwise no longer be continued from the journal.
             self._save(sequence)
 
     @override
     def _apply_all(self, rows: Rows) -> int:
-        self._begun = rows.at
-        # First: who needs a commit is not to look at what is being cleared.
+        self._begun_sequence = rows.at
+        # First, so that a caller that needs a commit does not read an index that is being cleared.
         self._move(0)
         self._clear()
         self._fill(self._texts_of(rows), rows.at)
         return rows.at
 
     def _net_effect(self, changes: Iterable[ChangeSet]) -> FollowStep:
-        """What consecutive change sets come to."""
+        """Return the net effect of consecutive change sets."""
         rows, sequence = net_rows(changes)
         texts = (self._text(row) for row in rows.values() if row is not None)
         put = {text.id: text for text in texts if text.has_words}
@@ -240,7 +240,10 @@ class IndexProjection(JournalFollower, StoreIndex[Index]):
 
 
 def net_rows(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
-    """What consecutive change sets make of each node that they name, None where it is gone; and the last of them."""
+    """Return the final row of each node that consecutive change sets name, and their last sequence.
+
+    The row of a deleted node is None.
+    """
     rows: dict[str, NodeRow | None] = {}
     sequence = 0
     for change in changes:
@@ -252,7 +255,7 @@ def net_rows(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], i
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of the files of a folder, which may come and go meanwhile."""
+    """Return the total size of a folder's files in bytes. Files may appear and disappear concurrently."""
     size = 0
     with contextlib.suppress(OSError):
         for path in folder.iterdir():

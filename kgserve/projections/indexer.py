@@ -1,4 +1,4 @@
-"""The indexes of all open stores: for keywords, for vectors, and for those of the past, with a thread for each."""
+"""Worker that maintains the text indexes of all open stores: keyword, vector and past indexes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from kgserve.projections.schedule import FollowerThread
 
 log = structlog.get_logger()
 
-# Who looks back waits for as long as it takes; nobody else wants to pay for it.
+# Searches in the past wait as long as necessary; no other caller should pay for these indexes.
 PAST_INDEX_DELAY_SECONDS = 1.0
 
 
 class Indexer(StoreWorker[FollowedStore, Indexes]):
-    """A companion of the pool: indexes every store while it is open."""
+    """Worker that indexes every store while it is open."""
 
     of_copies = True
 
     def __init__(self, embedder: Embedder, patient: Embedder | None = None) -> None:
-        """Index with ``patient``, an embedder of the same model whose threads may wait; queries have ``embedder``."""
+        """Initialize with the ``embedder`` for queries.
+
+        ``patient`` is an embedder of the same model for indexing, whose calls may block for long.
+        """
         self.embedding = Embedding()
         self.embedder = MeteredEmbedder(embedder, self.embedding)
         self.queries = QueryVectors(self.embedder)
         self._patient = self.embedder if patient is None else MeteredEmbedder(patient, self.embedding)
-        # Whether a thread is still at work after `close`: the process then must end without waiting for native threads.
+        # True if a thread is still running after `close`: the process must then end without waiting for native threads.
         self.left_behind = False
         self._keyword = FollowerThread("keyword-indexer")
         self._vector = FollowerThread("vector-indexer")
@@ -42,11 +45,11 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
         super().__init__(self._keyword, self._vector, self._past)
 
     def of(self, store: FollowedStore) -> Indexes:
-        """The indexes of an open store. Raises Unavailable when it has none."""
-        return self._of(store, "this store is not indexed: indexes are turned off, or it is just closing")
+        """Return the indexes of an open store. Raises Unavailable if it has none."""
+        return self._of(store, "the store is not indexed, because indexes are turned off or the store is closing")
 
     def reindex(self, store: FollowedStore) -> None:
-        """Make all indexes anew, with the present model. Raises Conflict where nothing is indexed."""
+        """Schedule a rebuild of all indexes with the current model. Raises Conflict if the store has no index."""
         indexes = self.of(store)
         indexes.require()
         indexes.vector.change_model()
@@ -54,12 +57,12 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
             if not follower.is_kept:
                 continue
             follower.rebuild_wanted = True
-            follower.error = None  # of the time before; who waits for the new index would take it for a present one
+            follower.error = None  # a caller that waits for the new index must not see an older error
             thread.schedule.put_off(follower, 0.0)
 
     @override
     def close(self) -> None:
-        """End the threads; the stores are closed already."""
+        """End the threads and close the embedders; the stores are closed already."""
         ended = [thread.close() for thread in self._threads]
         self.left_behind = not all(ended)
         self.embedder.close()
@@ -71,7 +74,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
 
     @override
     def _served(self, own: Indexes) -> tuple[tuple[FollowerThread, StoreIndex[Any]], ...]:
-        """All indexes of a store, each with the thread that serves it."""
+        """Return all indexes of a store, each with the thread that serves it."""
         return (
             (self._keyword, own.keyword),
             (self._vector, own.vector),
@@ -86,7 +89,7 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
         for thread, follower in self._served(own):
             about = {"store": follower.store.name, "index": follower.name}
             if not thread.forget(follower):
-                # The process is about to end: what is half done is noticed and made anew at the next opening.
+                # The process is about to end; the next opening detects the incomplete work and repeats it.
                 log.warning("index_left_behind", **about)
                 continue
             try:

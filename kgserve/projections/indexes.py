@@ -1,4 +1,4 @@
-"""The keyword and the vector index of one open store, as it is and as it was."""
+"""Keyword and vector indexes of one open store, for current and past texts."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ Found = TypeVar("Found")
 
 EMBEDDING_BATCH_SIZE = 128
 MAX_WAITED_COMMITS = 16
-"""Indexes that are so many commits behind may catch up in a moment; with more, a wait is mostly for nothing."""
+"""Maximum lag, in commits, for which a search waits: indexes further behind rarely catch up in time."""
 PAST_VECTORS_BATCH_STATES = 2_000
 INDEX_BATCH_TEXTS = 500
 INDEX_SAVE_INTERVAL_SECONDS = 300.0
 PAST_INDEX_TIMEOUT_SECONDS = 10.0
 _MODEL_WITH_CHECKSUM_PATTERN = re.compile(r"([0-9a-f]{16}) (.+)")
 _BARE_MODEL_PATTERN = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
-"""What older files hold: the name alone. What begins as a checksum does is a damaged file."""
+"""Format of older files, which hold only the name. Text that begins like a checksum is a damaged file."""
 
 
 VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
-"""How long a write waits for the vector index to be opened."""
+"""Maximum time that a write waits for the vector index to be opened."""
 
 
 class StoreKeywordIndex(StoreIndex[KeywordIndex]):
-    """Words, of now or then."""
+    """Base of the keyword indexes, for current or past texts."""
 
     @property
     @override
@@ -77,16 +77,16 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
         reading: Reading = "plain",
         other: Frequencies | None = None,
     ) -> list[KeywordHit]:
-        """See `KeywordIndex.search`. Raises Unavailable until the index is open."""
+        """Return the best entities for a text, as `KeywordIndex.search`. Raises Unavailable until the index is open."""
         return self._opened().search(text, limit, only, reading=reading, other=other)
 
     def frequencies(self, text: str, reading: Reading) -> Frequencies:
-        """How often the terms of a text are in the index."""
+        """Return the document frequencies of the terms of a text."""
         index = self._opened()
         return index.frequencies(index.terms(text, reading))
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """See `KeywordIndex.worths`. Raises Unavailable until the index is open."""
+        """Return term scores by text, as `KeywordIndex.worths`. Raises Unavailable until the index is open."""
         return self._opened().worths(query, texts)
 
     @override
@@ -95,30 +95,30 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
         self._index = None
 
     @contextlib.contextmanager
-    def _written_anew(self) -> Generator[KeywordIndex]:
-        """An empty index, which takes this one's place at the end; who searches goes on in the old one."""
+    def _rewritten(self) -> Generator[KeywordIndex]:
+        """Yield an empty index that replaces this one at the end; concurrent searches use the old one."""
         aside = self._folder.with_name(f"{self._folder.name}.new")
         shutil.rmtree(aside, ignore_errors=True)
-        yield self._made(aside)
+        yield self._open_index(aside)
         shutil.rmtree(self._folder)
         aside.rename(self._folder)
-        self._index = self._made(self._folder)
+        self._index = self._open_index(self._folder)
 
-    def _made(self, folder: Path) -> KeywordIndex:
-        # Of one that was not finished.
+    def _open_index(self, folder: Path) -> KeywordIndex:
+        # Left by an unfinished rewrite.
         shutil.rmtree(folder.with_name(f"{folder.name}.new"), ignore_errors=True)
         return KeywordIndex(folder, made_of=self._made_of())
 
 
 class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
-    """Keeps tantivy in step."""
+    """Keyword index of current texts (tantivy)."""
 
     name = folder = "keyword"
     being_opened = "the keyword index is being opened"
 
     @override
     def _open(self) -> int:
-        self._index = self._made(self._folder)
+        self._index = self._open_index(self._folder)
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
@@ -131,16 +131,16 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """Write all anew beside it: tantivy keeps what was removed until it merges."""
+        """Rewrite the whole index: tantivy keeps deleted texts until it merges segments."""
         if not self._opened().holds(erasure.ids):
             return
-        with self._written_anew() as anew, self.store.reading() as rows:
+        with self._rewritten() as rewritten, self.store.reading() as rows:
             self.pending = rows.state.nodes
             try:
-                anew.write(self._counted(self._texts_of(rows)), (), rows.at, bulk=True)
+                rewritten.write(self._counted(self._texts_of(rows)), (), rows.at, bulk=True)
             finally:
                 self.pending = 0
-            self._begun = rows.at
+            self._begun_sequence = rows.at
         self._move(self._opened().sequence)
 
     @property
@@ -182,7 +182,10 @@ _MEANING: frozenset[Indexed] = frozenset({"words+meaning"})
 
 
 class VectorProjection(IndexProjection[VectorIndex]):
-    """Keeps embeddings in step. A store remembers the model of its vectors; another model needs `kgserve reindex`."""
+    """Vector index of current texts.
+
+    A store records the model of its vectors; switching to another model requires `kgserve reindex`.
+    """
 
     name = folder = "vector"
     needs = _MEANING
@@ -190,7 +193,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
     _cache: EmbeddingCache | None = None
 
     def __init__(self, store: FollowedStore, embedder: Embedder, *, exact_up_to: int = MAX_EXACT_VECTORS) -> None:
-        """Compare with all vectors as long as there are at most ``exact_up_to``, and build a graph of more."""
+        """Compare exactly up to ``exact_up_to`` vectors; beyond that, build a graph for approximate search."""
         super().__init__(store)
         self._embedder = embedder
         self._exact_up_to = exact_up_to
@@ -198,53 +201,56 @@ class VectorProjection(IndexProjection[VectorIndex]):
         self._saved_at = time.monotonic()
 
     def search(self, vector: NDArray[np.float32], limit: int, only: Filter = NO_TEXT_FILTER) -> list[VectorHit]:
-        """See `VectorIndex.search`. Raises Unavailable until it is open, Conflict for another model's vectors."""
+        """Return the nearest entities, as `VectorIndex.search`.
+
+        Raises Unavailable until the index is open, and Conflict if its vectors are of another model.
+        """
         return self._opened().search(vector, limit, only)
 
     def vectors_of(self, ids: list[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """See `VectorIndex.vectors_of`."""
+        """Return the vectors of entities, as `VectorIndex.vectors_of`. Raises what `search` raises."""
         return self._opened().vectors_of(ids, as_of)
 
     def embedded(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
-        """The vectors of texts, by an embedder of the same model; kept, so that indexing them costs nothing more."""
+        """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
         return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
 
     def passing(self, only: Filter, most: int) -> list[str] | None:
-        """See `VectorIndex.passing`. Raises what `search` does."""
+        """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
         return self._opened().passing(only, most)
 
     def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
-        """See `VectorIndex.near`. Raises what `search` does."""
+        """Return similar entities for each id, as `VectorIndex.near`. Raises what `search` raises."""
         return self._opened().near(ids, above, most)
 
     def require(self) -> None:
-        """Raises what `search` would if it could not be answered now."""
+        """Raise what `search` would raise now, if anything."""
         self._opened()
 
     @property
     def degraded(self) -> bool:
-        """See `Embedder.degraded`."""
+        """True if texts cannot be embedded, as `Embedder.degraded`."""
         return self._embedder.degraded
 
     @property
     def is_loading(self) -> bool:
-        """See `Embedder.is_loading`."""
+        """True while the embedding model is loading."""
         return self._embedder.is_loading
 
     @property
     @override
     def model(self) -> str:
-        """The model of the vectors."""
-        return self._remembered() or self._embedder.model_id
+        """Model of the stored vectors."""
+        return self._recorded_model() or self._embedder.model_id
 
     def change_model(self) -> None:
-        """Take the present model from now on: all vectors are made anew with the next step."""
+        """Switch to the server's model: the next step rebuilds all vectors."""
         remove_path(self._model_file)
         self.rebuild_wanted = True
 
     @override
     def close(self) -> None:
-        """Save the vectors, so that opening again reads instead of computing."""
+        """Save the vectors, so that the next opening reads them instead of computing them."""
         if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         self._index = None
@@ -260,7 +266,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
     @override
     def _open(self) -> int:
         self.check_model()
-        # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
+        # Ask for the dimensions first: an embedding service may not respond, and so far nothing needs to be closed.
         dimensions = self._embedder.dimensions
         self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
         made_of = self._made_of(self._embedder.model_id)
@@ -284,14 +290,14 @@ class VectorProjection(IndexProjection[VectorIndex]):
 
     @override
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
-        self._remember()
+        self._record_model()
         self._embed(text for text in texts if text.meaning)
         self._save(sequence)
 
     @override
     def _follow(self, step: FollowStep) -> None:
         self.check_model()
-        self._remember()
+        self._record_model()
         put = [text for text in step.put if text.meaning]
         self.pending = len(put)
         self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
@@ -309,7 +315,7 @@ class VectorProjection(IndexProjection[VectorIndex]):
             worked = time.perf_counter() - started
 
     def _between(self, worked: float) -> None:
-        """What comes between two parts of long work, of which the last took so many seconds."""
+        """Pause between two parts of long work, the last of which took ``worked`` seconds."""
         self._continue()
         if worked:
             self._yield_to_requests(worked)
@@ -324,35 +330,35 @@ class VectorProjection(IndexProjection[VectorIndex]):
 
     @override
     def check_model(self) -> None:
-        """Raise Conflict when the store's vectors are of another model than the server's."""
-        remembered = self._remembered()
-        if remembered is not None and remembered != self._embedder.model_id:
+        """Raise Conflict if the store's vectors are of another model than the server's."""
+        recorded = self._recorded_model()
+        if recorded is not None and recorded != self._embedder.model_id:
             raise Conflict(
-                f"the vectors of store {self.store.name!r} are of model {remembered}, the server's is "
-                f"{self._embedder.model_id}; run `kgserve reindex {self.store.name}` to make them anew"
+                f"store {self.store.name!r} was indexed with model {recorded}, but the server uses "
+                f"{self._embedder.model_id}; run `kgserve reindex {self.store.name}` to rebuild its vectors"
             )
 
-    def _remembered(self) -> str | None:
+    def _recorded_model(self) -> str | None:
         return read_model(self._model_file)
 
-    def _remember(self) -> None:
-        if self._remembered() is None:
+    def _record_model(self) -> None:
+        if self._recorded_model() is None:
             write_model(self._model_file, self._embedder.model_id)
 
 
 class PastIndexProjection(StoreIndex[Index]):
-    """Takes in the states that are over, each time that the history has come further."""
+    """Base of the indexes of past texts; applies ended states as the history advances."""
 
     def __init__(self, store: FollowedStore) -> None:
         super().__init__(store)
         self._history = store.layout.history
         self._place = HistoryPosition(0)
-        self._forgotten = 0
+        self._pruned_up_to = 0
         self._more = False
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the store keeps a history, and has it indexed."""
+        """True if the store keeps a history and its settings include this index."""
         return self.is_kept and self.store.settings.history and self.store.description.history != "none"
 
     @property
@@ -367,19 +373,19 @@ class PastIndexProjection(StoreIndex[Index]):
         return super().wait(sequence, seconds)
 
     def count(self) -> int:
-        """Texts in it. Raises Unavailable until it is open."""
+        """Return the number of indexed texts. Raises Unavailable until the index is open."""
         return len(self._opened())
 
     @abstractmethod
     def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
-        """Take in texts, note the commit that it has come to, and forget what had ended by another."""
+        """Add texts, record the commit ``sequence``, and delete the texts that had ended by the commit ``ended``."""
 
-    def _give_back(self) -> None:
-        """Have the files shrink, if little of what they hold is left after pruning."""
+    def _compact(self) -> None:
+        """Compact the files, if pruning has left them mostly empty."""
 
     @override
     def _begin_at(self, sequence: int) -> None:
-        self._place, self._forgotten = HistoryPosition(sequence + 1), 0
+        self._place, self._pruned_up_to = HistoryPosition(sequence + 1), 0
         super()._begin_at(sequence)
 
     @override
@@ -388,7 +394,7 @@ class PastIndexProjection(StoreIndex[Index]):
 
     @override
     def _apply_all(self, rows: Rows) -> int:
-        # First, so that whoever has searched meanwhile sees that there was not everything.
+        # First, so that a concurrent search detects that the index was incomplete.
         self._begin_at(0)
         self._more = self.is_wanted
         self._clear()
@@ -401,13 +407,13 @@ class PastIndexProjection(StoreIndex[Index]):
         self._more = found is not None and found.more
         if found is None:
             return
-        pruned, self._place = self._forgotten < found.oldest, found.place
+        pruned, self._place = self._pruned_up_to < found.oldest, found.place
         if found.states or pruned:
             self._apply((found,), found.sequence)
-        self._forgotten = found.oldest
+        self._pruned_up_to = found.oldest
         self._move(found.sequence)
         if pruned and not found.more:
-            self._give_back()
+            self._compact()
         self._yield_to_requests(time.perf_counter() - started)
 
     @override
@@ -421,7 +427,7 @@ class PastIndexProjection(StoreIndex[Index]):
         return self._more
 
     def _merged(self, states: Iterable[RowState[NodeRow]]) -> list[Text]:
-        """The texts of states that are over, in the order of their ends; states in a row that say the same are one."""
+        """Return the texts of ended states in the order of their ends. Consecutive equal texts are merged."""
         found: dict[str, list[Text]] = {}
         for state in states:
             text = self._text(state.row, state.first, state.last)
@@ -433,7 +439,7 @@ class PastIndexProjection(StoreIndex[Index]):
 
 
 class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex):
-    """Words of the past, in a tantivy index as that of the present."""
+    """Keyword index of past texts (tantivy)."""
 
     name = "past keyword"
     folder = "past-keyword"
@@ -441,31 +447,31 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _open(self) -> int:
-        self._index = self._made(self._folder)
+        self._index = self._open_index(self._folder)
         return self._index.sequence
 
     @override
-    def _made(self, folder: Path) -> KeywordIndex:
+    def _open_index(self, folder: Path) -> KeywordIndex:
         return KeywordIndex(folder, lambda key: past_key(key).id, self._made_of())
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """The history knows nothing of them any more."""
+        """Rewrite the index from the history, which no longer contains the nodes."""
         if self._opened().holds(erasure.ids):
-            self._write_anew()
+            self._rewrite()
 
     @override
-    def _give_back(self) -> None:
+    def _compact(self) -> None:
         if self._opened().is_mostly_removed:
-            self._write_anew()
+            self._rewrite()
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         place = HistoryPosition(0)
-        with self._written_anew() as anew:
+        with self._rewritten() as rewritten:
             while found := read_ended(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None:
                 self._continue()
                 texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
-                _put_past(anew, texts, found.sequence, found.oldest)
+                _put_past(rewritten, texts, found.sequence, found.oldest)
                 place = found.place
                 if not found.more:
                     break
@@ -489,7 +495,7 @@ def _put_past(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: 
 
 
 class PastVectorProjection(PastIndexProjection[PastVectors]):
-    """Meanings of the past. Most of their vectors are in the cache, because they were of the present once."""
+    """Vector index of past texts. Most vectors are cached, because the texts were current before."""
 
     name = "past vector"
     folder = "past-vector"
@@ -498,18 +504,18 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
     _cache: EmbeddingCache | None = None
 
     def __init__(self, store: FollowedStore, embedder: Embedder, check_model: Callable[[], None]) -> None:
-        """Embed with ``embedder``; ``check_model`` raises when the store's vectors are of another model."""
+        """Embed with ``embedder``; ``check_model`` raises Conflict if the store's vectors are of another model."""
         super().__init__(store)
         self._embedder = embedder
         self._check_model = check_model
 
     def search(self, vector: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        """See `PastVectors.search`. Raises Unavailable until it is open."""
-        return self._look(lambda index: index.search(vector, limit, only))
+        """Return the nearest past texts, as `PastVectors.search`. Raises Unavailable until the index is open."""
+        return self._query(lambda index: index.search(vector, limit, only))
 
     def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, NDArray[np.float32]]:
-        """See `PastVectors.vectors_of`."""
-        return self._look(lambda index: index.vectors_of(ids, as_of))
+        """Return the vectors of entities as of a commit, as `PastVectors.vectors_of`. Raises what `search` raises."""
+        return self._query(lambda index: index.vectors_of(ids, as_of))
 
     @property
     @override
@@ -558,7 +564,7 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
         self.check_model()
         index, cache = self._opened(), self._cache
         if cache is None:
-            raise Unavailable("the cache of embeddings is closed")
+            raise Unavailable("the embedding cache is closed")
         texts = [text for text in texts if text.meaning]
         started = time.perf_counter()
         for first in range(0, len(texts), EMBEDDING_BATCH_SIZE):
@@ -576,41 +582,44 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
     def _erase(self, erasure: Erasure) -> None:
         self._opened().erase(erasure.ids)
 
-    def _look(self, question: Callable[[PastVectors], Found]) -> Found:
+    def _query(self, question: Callable[[PastVectors], Found]) -> Found:
         try:
             return question(self._opened())
         except sqlite3.DatabaseError as error:
             self.rebuild_wanted = True
             self.wake()
-            raise Unavailable("the vectors of the past are damaged and are being made anew", retry_after=2) from error
+            raise Unavailable("the past vector index is damaged and is being rebuilt", retry_after=2) from error
 
 
 SINK_SYNC_SECONDS = 1.0
 
 
 class IndexSyncNotifier:
-    """Tells listeners that the indexes of the present have all rows that were written, at most once a second."""
+    """Publisher of ``sync_complete`` on the change feed.
+
+    It publishes when the current indexes contain all written rows, at most once a second.
+    """
 
     def __init__(self, store: FollowedStore, views: Sequence[StoreIndex[Any]]) -> None:
         self._store = store
         self._views = views
-        # What was there when the store was opened is told by each index for itself.
-        self._told = store.rows_sequence
-        self._told_at = 0.0
+        # Each index announces its own readiness for the rows that existed when the store was opened.
+        self._published = store.rows_sequence
+        self._published_at = 0.0
 
     def look(self) -> None:
-        """Tell it, if it has come to that."""
+        """Publish the marker if the indexes have caught up."""
         written, now = self._store.rows_sequence, time.monotonic()
-        if written <= self._told or now - self._told_at < SINK_SYNC_SECONDS:
+        if written <= self._published or now - self._published_at < SINK_SYNC_SECONDS:
             return
         kept = [view for view in self._views if view.is_kept]
         if kept and all(view.reached >= written for view in kept):
-            self._told, self._told_at = written, now
+            self._published, self._published_at = written, now
             self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
 
 
 class Indexes:
-    """The indexes of a store: of the present, and of what it no longer holds."""
+    """Current and past indexes of a store."""
 
     has_conflicts: bool = False
     required_sequence: int | None = None
@@ -629,63 +638,72 @@ class Indexes:
             store.after_change.append(view.reconsider)
 
     def states(self) -> list[IndexState]:
-        """How they stand; those of the past only while there is a history for them to follow."""
+        """Return the state of each index; past ones only while the store keeps a history."""
         past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
         return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
 
     @property
     def views(self) -> tuple[StoreIndex[Any], ...]:
-        """All of them."""
+        """All four indexes, current ones first."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
     @property
     def has_meaning(self) -> bool:
-        """Whether the meaning of texts is indexed, and not words alone."""
+        """True if texts are indexed by vectors, not only by words."""
         return self.vector.is_kept
 
     def require(self, *, meaning: bool = False) -> None:
-        """Raises Conflict where nothing is indexed, or not the ``meaning``."""
+        """Raise Conflict if no index is kept, or with ``meaning`` no vector index."""
         if not (self.vector if meaning else self.keyword).is_kept:
             raise Conflict(not_kept(self.store))
 
     @property
     def degraded(self) -> bool:
-        """Whether meaning is indexed, but not understood for want of a model."""
+        """True if vectors are indexed, but no model is available to embed queries."""
         return self.has_meaning and self.queries.embedder.degraded
 
     @property
     def understands(self) -> bool:
-        """Whether meaning is indexed and understood."""
+        """True if vectors are indexed and queries can be embedded."""
         return self.has_meaning and not self.queries.embedder.degraded
 
     def _followers(self, *, words_alone: bool) -> tuple[IndexProjection[Any], ...]:
         return (self.keyword,) if words_alone or not self.has_meaning else (self.keyword, self.vector)
 
     def seen(self, *, words_alone: bool = False) -> int:
-        """The commit that both, or the keyword index alone, have seen."""
+        """Return the last commit that both current indexes, or only the keyword index, have applied."""
         return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
 
     def not_seen(self, sequence: int, *, words_alone: bool = False) -> Unavailable:
-        """Return the error for a commit that they have not seen in time."""
+        """Return the error for a commit that the indexes have not applied in time."""
         seen = self.seen(words_alone=words_alone)
         if not words_alone and self.has_meaning and (self.vector.is_loading or self.queries.embedder.is_loading):
-            message = f"the embedding model is loading; until then meaning is not indexed beyond sequence {seen}"
-            return Unavailable(f"{message}. Ask again shortly, or search by keyword", retry_after=2)
+            message = f"the embedding model is loading; meaning is indexed only up to sequence {seen} so far"
+            return Unavailable(f"{message}. Try again shortly, or search by keyword", retry_after=2)
         return Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
 
     def wait(self, sequence: int, seconds: float, *, words_alone: bool = False) -> bool:
-        """Block until both, or the keyword index alone, have seen a commit; whether they have."""
+        """Block until the current indexes have applied a commit. Return whether they have.
+
+        With ``words_alone``, only the keyword index is considered.
+        """
         deadline = time.monotonic() + seconds
         followers = self._followers(words_alone=words_alone)
         return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
 
     def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
-        """As `wait`, where a request can be put off without holding its thread; ``why`` tells its waits apart."""
+        """Wait as `wait`, but release the thread where the request can be retried.
+
+        ``why`` distinguishes the waits of one request. Raises NotCaughtUp in place of blocking.
+        """
         followers = self._followers(words_alone=words_alone)
         return reached(followers, sequence, seconds, (why, self.store.name))
 
     def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
-        """Give them a moment to see what the store holds now; none where they are far behind, or have failed."""
+        """Wait briefly until the current indexes have applied the last commit.
+
+        Returns at once if they are far behind or have failed.
+        """
         followers = self._followers(words_alone=words_alone)
         present = self.store.state.sequence
         near = present - self.seen(words_alone=words_alone) <= MAX_WAITED_COMMITS
@@ -693,44 +711,45 @@ class Indexes:
             self.reach(present, seconds, "present", words_alone=words_alone)
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
-        """The best entities for the words of a query, with BM25 scores, best first. Raises what `search` does."""
+        """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
         return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """See `KeywordIndex.worths`. Raises what `search` does."""
+        """Return term scores by text, as `KeywordIndex.worths`. Raises what `search` raises."""
         return self.keyword.worths(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
-        """The nearest entities, with cosine similarities, nearest first. Raises what `search` does."""
+        """Return the nearest entities with cosine similarities, nearest first. Raises what `search` raises."""
         return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
-        """The vectors of those entities that have one."""
+        """Return the vectors of the given entities that have one."""
         return self.vector.vectors_of(ids)
 
     def passing(self, only: Filter, most: int) -> list[str] | None:
-        """The ids of the entities that pass, by the index of vectors; None where more than so many do."""
+        """Return the ids of the entities that pass, from the vector index; None if more than ``most`` pass."""
         return self.vector.passing(only, most)
 
     def vectors(self, texts: list[str]) -> NDArray[np.float32]:
-        """A vector of each text, kept for when it is to be indexed. Raises Unavailable, and Conflict as `search`.
+        """Return a vector of each text, cached for indexing. Raises Unavailable, and Conflict as `search`.
 
-        Who asks first opens the index, but waits for nothing that it has yet to take in.
+        The first call opens the vector index but does not wait for pending commits.
         """
         self.vector.wait(0, VECTOR_INDEX_OPEN_TIMEOUT_SECONDS)
         self.vector.require()
         return self.vector.embedded(texts, self.queries.embedder)
 
     def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
-        """The nearest memories that the index knows, with cosine similarities. Raises what `search` does."""
+        """Return the nearest indexed memories with cosine similarities. Raises what `search` raises."""
         return self.meaning(vector, limit, Filter(memories=True))
 
 
 class IndexesAsOf:
-    """The indexes of a store as of a commit, in the shape of `Indexes`.
+    """Indexes of a store as of a commit, with the interface of `Indexes`.
 
-    A text leaves the present index when it ends, and comes to that of the past later. So the present is searched first,
-    and then the past once it has seen all that the present may have: a text may be met twice, and is never missed.
+    A text leaves the current index when it ends, and enters the past index later. So the current index is searched
+    first, then the past index once it has applied everything that the current one may have: no text is missed, some
+    occur twice.
     """
 
     has_conflicts: bool = True
@@ -742,17 +761,17 @@ class IndexesAsOf:
         self._at = at
 
     def seen(self, *, words_alone: bool = False) -> int:  # noqa: ARG002
-        """The commit that is searched."""
+        """Return the commit that is searched."""
         return self._at
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
-        """The best entities for the words of a query, with BM25 scores, best first.
+        """Return the best entities for the words of a query with BM25 scores, best first.
 
-        Raises InvalidInput for a query that is none, Unavailable while an index is behind.
+        Raises InvalidInput for an invalid query, and Unavailable while an index is behind.
         """
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.keyword, self._indexes.past_keyword
-        # Beforehand, too: the same words must weigh the same on the next page.
+        # Wait beforehand as well: the weights of words must be the same on the next page.
         self._await(then, now.visible_up_to)
         hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
         with self._complete(now, then):
@@ -760,11 +779,11 @@ class IndexesAsOf:
         return _best([(hit.id, hit.score) for hit in hits], limit)
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """See `KeywordIndex.worths`; words are as rare as they are today."""
+        """Return term scores by text, as `KeywordIndex.worths`; the rarity of words is the current one."""
         return self._indexes.worths(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
-        """The nearest entities, with cosine similarities. Raises Unavailable while an index is behind."""
+        """Return the nearest entities with cosine similarities. Raises Unavailable while an index is behind."""
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.vector, self._indexes.past_vector
         hits = now.search(vector, limit, only)
@@ -773,7 +792,7 @@ class IndexesAsOf:
         return _best([(hit.id, hit.similarity) for hit in hits], limit)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
-        """The vectors that those entities had. Raises Unavailable while an index is behind."""
+        """Return the vectors that the given entities had. Raises Unavailable while an index is behind."""
         now, then = self._indexes.vector, self._indexes.past_vector
         found = now.vectors_of(ids, self._at)
         with self._complete(now, then):
@@ -781,7 +800,10 @@ class IndexesAsOf:
 
     @contextlib.contextmanager
     def _complete(self, now: IndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
-        """Search the past inside, after the present. Raises Unavailable unless both had everything."""
+        """Wrap the search of the past index, which follows that of the current one.
+
+        Raises Unavailable unless both were complete.
+        """
         _check(now, now.reached, self._at)
         seen = now.visible_up_to
         self._await(then, seen)
@@ -801,7 +823,7 @@ def _check(view: BackgroundProjection, sequence: int, wanted: int) -> None:
 
 
 def _best(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
-    # Equals stay as they came: a page further down, of longer lists, then goes on where the one before has ended.
+    # The sort is stable, so the next page, taken from longer lists, continues where this one ends.
     found: dict[str, float] = {}
     for node_id, score in sorted(scored, key=lambda hit: -hit[1]):
         if len(found) == limit:
@@ -811,7 +833,7 @@ def _best(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
 
 
 def read_model(path: Path) -> str | None:
-    """The model's name; None when the file is not there or damaged."""
+    """Return the model name in a file; None if the file is missing or damaged."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8").strip()
         if found := _MODEL_WITH_CHECKSUM_PATTERN.fullmatch(text):
@@ -821,7 +843,7 @@ def read_model(path: Path) -> str | None:
 
 
 def write_model(path: Path, name: str) -> None:
-    """Replace the file in one step."""
+    """Write the model name with its checksum, atomically."""
     write_whole(path, f"{_checksum(name)} {name}\n".encode())
 
 

@@ -1,7 +1,7 @@
-"""The keyword index of one store: tantivy, BM25 over content, id, name, summary and tags, English stemming.
+"""Keyword index of one store: tantivy with BM25 over content, id, name, summary and tags, and English stemming.
 
-Every `write` leaves the folder sealed with the checksums of its files; a folder that is not as it was sealed (killed in
-between, damaged, from another version) is emptied when it is opened, and filled again by whoever owns the cursor.
+Every `write` seals the folder with the checksums of its files. A folder that differs from its seal (killed in between,
+damaged, from another version) is emptied when it is opened. The caller that tracks its commits then fills it again.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ log = structlog.get_logger()
 
 KEYWORD_INDEX_KIND = "keyword 4"
 _ANALYZER = "text"
-# Tags are words of the summary, as are type, source and context of memories: each field costs every entity a byte, and
-# each search a look-up for each word.
+# Tags belong to the summary field, as do type, source and context of memories. Each field costs a byte per entity, and
+# a lookup per query word.
 _TEXT_FIELDS = ("content", "name", "summary")
 _MAX_TOKEN_BYTES = 100
 _MAX_ANALYZED_CHARS = 4_000
-# Of BM25, as tantivy has them.
+# BM25 parameters, equal to tantivy's.
 _K1, _B = 1.2, 0.75
 _TIME_FIELDS = ("since", "until", "valid_from", "valid_to", "freshness_at", "created")
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
-# If at least this part of all texts is likely to pass a filter, some more than are wanted are found and then filtered.
+# If at least this share of texts is likely to pass a filter, more hits than requested are fetched and then filtered.
 _MIN_OVERFETCH_SHARE = 0.2
 _KEYWORD_OVERFETCH = 1.3
 _MAX_QUERY_TERMS = 200
@@ -48,20 +48,20 @@ _MAX_STALE_HITS = 1_000
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
-    """An entity that holds words of the query, with its BM25 score."""
+    """Entity that matches words of the query, with its BM25 score."""
 
     id: str
     score: float
 
 
 class Frequencies(msgspec.Struct, frozen=True):
-    """How many texts an index has, and how many of them hold a term in a field."""
+    """Document count of an index, and document frequencies by field and term."""
 
     documents: int
     holding: Mapping[tuple[str, str], int]
 
     def boosts(self, other: Frequencies) -> dict[tuple[str, str], float]:
-        """By how much each term is worth more among the texts of both indexes than in this one alone."""
+        """Return by which factor each term weighs more in both indexes together than in this one."""
         together = self.documents + other.documents
         return {
             key: _rarity(together, count + other.holding.get(key, 0)) / _rarity(self.documents, count)
@@ -79,21 +79,24 @@ class _Meta(msgspec.Struct):
 
 
 Reading = Literal["plain", "forms", "content", "syntax"]
-"""How a query is read: as words; as words and their other forms; as these without function words; or in tantivy's
-query language."""
+"""Interpretation of a query.
+
+``plain`` matches its words, ``forms`` also their other word forms, ``content`` does the same without function words,
+and ``syntax`` parses tantivy's query language.
+"""
 
 _Part = tuple[tantivy.Occur, tantivy.Query]
 _Scored = tuple[float, tantivy.DocAddress]
 
 
 class KeywordIndex:
-    """Searches may run in any thread beside one writer."""
+    """Keyword index in a folder. Searches may run in any thread concurrently with one writer."""
 
     def __init__(self, folder: Path, id_of: Callable[[str], str] = str, made_of: str = "") -> None:
-        """Open a folder as it was sealed, or an empty index in its place; ``sequence`` is then 0.
+        """Open a folder if it matches its seal, or else create an empty index; ``sequence`` is then 0.
 
-        ``id_of`` makes the id of an entity out of the key that it has here; ``made_of`` says which of its attributes
-        its text was made of: what was sealed with another is not opened.
+        ``id_of`` converts a key of this index to an entity id. ``made_of`` identifies the attributes that the texts
+        include; an index sealed with another value is discarded.
         """
         self._folder = folder
         self._made_of = made_of
@@ -107,16 +110,16 @@ class KeywordIndex:
         self._schema = _schema()
         self._documents = 0
         try:
-            self._index = self._made(reuse=found is not None)
+            self._index = self._open_index(reuse=found is not None)
         except (OSError, ValueError):
-            # One of the files that are tantivy's own and not sealed, such as the list of those that it may delete.
+            # A file that is managed by tantivy and not sealed is damaged, such as the list of files that it may delete.
             log.exception("keyword_index_unusable", folder=folder.name)
             self.sequence, self.fresh = 0, True
-            self._index = self._made(reuse=False)
+            self._index = self._open_index(reuse=False)
         self._reload()
 
-    def _made(self, *, reuse: bool) -> tantivy.Index:
-        """The folder's index, or an empty one. Raises what tantivy does."""
+    def _open_index(self, *, reuse: bool) -> tantivy.Index:
+        """Return the index in the folder, or an empty one. Raises what tantivy raises."""
         if reuse:
             _require_own_files(self._folder)
         else:
@@ -131,7 +134,7 @@ class KeywordIndex:
 
     @property
     def is_mostly_removed(self) -> bool:
-        """Whether more of the texts that its files hold were removed than are left."""
+        """True if the files hold more deleted texts than live ones."""
         return self._documents > 2 * len(self)
 
     def write(
@@ -143,10 +146,10 @@ class KeywordIndex:
         bulk: bool = False,
         ended: int | None = None,
     ) -> None:
-        """Replace and remove entities by their keys, and note the commit that this brings the index to.
+        """Replace and remove entities by key, and record the commit that the index then contains.
 
-        Entities are taken one by one; ``bulk`` lets it use more memory for many of them. Past texts that had ``ended``
-        by a commit are removed, too.
+        ``put`` is consumed lazily; ``bulk`` allows more memory for many entities. Past texts that had ``ended`` by a
+        commit are removed as well.
         """
         with self._writing(_BULK_BYTES if bulk else _WRITER_BYTES) as writer:
             if ended is not None:
@@ -160,17 +163,17 @@ class KeywordIndex:
         self._reload()
 
     def holds(self, ids: Iterable[str]) -> bool:
-        """Whether its files have anything of some entities, be it of texts that were removed."""
+        """Return whether the files contain anything of some entities, including deleted texts."""
         searcher = self._index.searcher()
         return any(searcher.doc_freq("key", _key_of(each)) for each in ids)
 
     def seal(self, sequence: int) -> None:
-        """Note the commit that the index has been brought to."""
+        """Record the commit that the index contains."""
         manifest.seal(self._folder, KEYWORD_INDEX_KIND, sequence, self._made_of, self._checksums)
         self.sequence, self.fresh = sequence, False
 
     def clear(self, made_of: str = "") -> None:
-        """Forget everything; what comes is ``made_of`` other attributes, perhaps."""
+        """Delete all texts; later texts include the attributes that ``made_of`` identifies."""
         self._made_of = made_of
         with self._writing(_WRITER_BYTES) as writer:
             writer.delete_all_documents()
@@ -178,7 +181,7 @@ class KeywordIndex:
         self.sequence, self.fresh = 0, True
 
     def terms(self, text: str, reading: Reading = "plain") -> dict[str, float]:
-        """The distinct terms of a text as the index holds them, each with its weight."""
+        """Return the distinct terms of a text as indexed, each with its weight."""
         words = dict.fromkeys(content_words(text), 1.0) if reading == "content" else word_weights(text)
         if reading in {"forms", "content"}:
             words = with_forms(words)
@@ -190,7 +193,10 @@ class KeywordIndex:
         return weights
 
     def lengthened(self, text: Text) -> Text:
-        """A past text that goes on where an equal one of the same entity ends: both as one, in that one's place."""
+        """Return a past text extended to begin where an equal preceding text of the entity begins.
+
+        The result replaces that preceding text.
+        """
         same = tantivy.Query.term_query(self._schema, "key", _key_of(text.id))
         parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
         searcher = self._index.searcher()
@@ -201,15 +207,15 @@ class KeywordIndex:
         return text
 
     def frequencies(self, terms: Iterable[str]) -> Frequencies:
-        """In how many texts each term is, by field, as BM25 counts them."""
+        """Return the document frequency of each term, by field, as BM25 counts it."""
         searcher = self._index.searcher()
         found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
         return Frequencies(self._documents, found)
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """What each of some contents has of BM25 for each term of a query that it holds; only their beginnings count.
+        """Return the BM25 score of each content for each query term in it; only the beginnings of contents count.
 
-        Their lengths are compared with each other: they are taken for texts of the usual length.
+        Lengths are normalized by the average length of the given contents.
         """
         wanted = self.terms(query, "forms")
         with self._lock:
@@ -237,14 +243,14 @@ class KeywordIndex:
         reading: Reading = "plain",
         other: Frequencies | None = None,
     ) -> list[KeywordHit]:
-        """The best entities for the words of a text, best first.
+        """Return the best entities for the words of a text, best first.
 
-        With ``forms`` words are also found by what else they may be, such as go by went. ``syntax`` takes the text for
-        tantivy's query language, and raises InvalidInput when it is none. Words are as rare as they are in this index,
-        or in this one and the ``other`` together.
+        The reading ``forms`` also matches other word forms, such as "go" for "went". ``syntax`` parses the text as
+        tantivy's query language, and raises InvalidInput if that fails. The rarity of words is that in this index, or
+        in this one and ``other`` together.
         """
         syntax = reading == "syntax"
-        query = self._parsed(text) if syntax else self._any_of(self.terms(text, reading), other)
+        query = self._parsed(text) if syntax else self._any_term_query(self.terms(text, reading), other)
         if query is None:
             return []
         searcher = self._index.searcher()
@@ -253,48 +259,51 @@ class KeywordIndex:
         except ValueError as error:
             if not syntax:
                 raise
-            raise InvalidInput(f"query: cannot be answered: {error}") from None
+            raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
         return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
 
     def _best(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored]:
-        """The best that pass. Where most do, tantivy is asked for some more of all, and then which of those pass.
+        """Return the best hits that pass a filter.
 
-        It finds the best of all without a look at most texts, and with any filter beside the words it looks at each.
+        If most texts pass, fetch more hits than requested, then select those that pass: unfiltered search skips most
+        texts, filtered search examines each match.
         """
         if only.valid_at is not None and only == Filter(valid_at=only.valid_at):
-            kept = self._true(searcher, query, limit, only)
+            kept = self._search_valid(searcher, query, limit, only)
             if kept is not None:
                 return kept
-        share = self._share(searcher, only)
+        share = self._estimate_pass_share(searcher, only)
         if not only.is_empty and share >= _MIN_OVERFETCH_SHARE:
             wanted = int(_KEYWORD_OVERFETCH * limit / share) + 1
             best = _scored(searcher.search(query, wanted, count=False))
             ids = [str(searcher.doc(address)["id"][0]) for _, address in best]
-            these = tantivy.Query.const_score_query(self._one_of("id", ids), 1.0)
-            passing = _scored(searcher.search(self._narrowed(these, only), wanted, count=False))
-            places = {(address.segment_ord, address.doc) for _, address in passing}
-            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) in places]
+            ids_query = tantivy.Query.const_score_query(self._one_of_query("id", ids), 1.0)
+            passing = _scored(searcher.search(self._filtered_query(ids_query, only), wanted, count=False))
+            addresses = {(address.segment_ord, address.doc) for _, address in passing}
+            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) in addresses]
             if len(kept) >= limit or len(best) < wanted:
                 return kept[:limit]
-        return _scored(searcher.search(self._narrowed(query, only), limit, count=False))
+        return _scored(searcher.search(self._filtered_query(query, only), limit, count=False))
 
-    def _true(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored] | None:
-        """The best that are true, where few are not: so these are found first, and left out. None where many are."""
-        [(_, began), (_, ended)] = self._in_time(only)
+    def _search_valid(
+        self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter
+    ) -> list[_Scored] | None:
+        """Return the best hits valid at a moment, by excluding the invalid ones; None if many texts are invalid."""
+        [(_, began), (_, ended)] = self._time_clauses(only)
         late = tantivy.Query.boolean_query([(tantivy.Occur.Should, began), (tantivy.Occur.Should, ended)])
-        untrue = _scored(searcher.search(late, _MAX_STALE_HITS, count=False))
-        if len(untrue) == _MAX_STALE_HITS:
+        invalid = _scored(searcher.search(late, _MAX_STALE_HITS, count=False))
+        if len(invalid) == _MAX_STALE_HITS:
             return None
-        places = {(address.segment_ord, address.doc) for _, address in untrue}
-        for spare in (min(len(untrue), limit // 10 + 1), len(untrue)):
-            best = _scored(searcher.search(query, limit + spare, count=False))
-            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) not in places]
-            if len(kept) >= limit or len(best) < limit + spare:
+        addresses = {(address.segment_ord, address.doc) for _, address in invalid}
+        for overfetch in (min(len(invalid), limit // 10 + 1), len(invalid)):
+            best = _scored(searcher.search(query, limit + overfetch, count=False))
+            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) not in addresses]
+            if len(kept) >= limit or len(best) < limit + overfetch:
                 break
         return kept[:limit]
 
-    def _share(self, searcher: tantivy.Searcher, only: Filter) -> float:
-        """Which part of all texts is likely to pass, as far as that can be told at once."""
+    def _estimate_pass_share(self, searcher: tantivy.Searcher, only: Filter) -> float:
+        """Return an estimate of the share of texts that pass a filter."""
         if only.as_of is not None or only.id_prefix or only.ids is not None:
             return 0.0
         count = max(self._documents, 1)
@@ -305,7 +314,7 @@ class KeywordIndex:
 
     @contextlib.contextmanager
     def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
-        """A writer, committed at the end. After an error nothing is changed, and the next writer finds no lock."""
+        """Yield a writer, and commit at the end. An error changes nothing and leaves no lock behind."""
         manifest.unseal(self._folder)
         writer = self._index.writer(memory, 1)
         try:
@@ -315,14 +324,14 @@ class KeywordIndex:
             writer.rollback()
             raise
         finally:
-            # Merges change the files behind the manifest's back unless they are waited for; the lock goes with it.
+            # Wait for merges, which would change files after the seal; this also releases the lock.
             writer.wait_merging_threads()
 
     def _reload(self) -> None:
         self._index.reload()
         self._documents = _documents(self._folder)
 
-    def _any_of(self, terms: dict[str, float], other: Frequencies | None) -> tantivy.Query | None:
+    def _any_term_query(self, terms: dict[str, float], other: Frequencies | None) -> tantivy.Query | None:
         if not terms:
             return None
         factors = self.frequencies(terms).boosts(other) if other else {}
@@ -341,39 +350,42 @@ class KeywordIndex:
         try:
             return self._index.parse_query(text, list(_TEXT_FIELDS))
         except ValueError as error:
-            raise InvalidInput(f"query: is not in the query language: {error}") from None
+            raise InvalidInput(f"`query` is not valid query syntax: {error}") from None
 
-    def _narrowed(self, query: tantivy.Query, only: Filter) -> tantivy.Query:
+    def _filtered_query(self, query: tantivy.Query, only: Filter) -> tantivy.Query:
         if only.is_empty:
             return query
-        parts = [(tantivy.Occur.Must, query), *self._in_time(only), *self._marked(only)]
+        parts = [(tantivy.Occur.Must, query), *self._time_clauses(only), *self._facet_clauses(only)]
         if only.types is not None:
-            types = self._one_of("type", sorted(only.types))
+            types = self._one_of_query("type", sorted(only.types))
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
         if only.ids is not None:
-            these = self._one_of("key", sorted(map(_key_of, only.ids)))
-            parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(these, 0.0)))
+            ids_query = self._one_of_query("key", sorted(map(_key_of, only.ids)))
+            parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(ids_query, 0.0)))
         if only.id_prefix:
-            # Written as text, for the binding offers no range of texts; a regular expression has 1,000 states at most.
-            prefix = self._index.parse_query(f"key:[{_key_of(only.id_prefix)} TO {_after(only.id_prefix)}}}", ["key"])
+            # Parsed from text, since the binding has no range query for text, and a regular expression is limited to
+            # 1,000 states.
+            prefix = self._index.parse_query(
+                f"key:[{_key_of(only.id_prefix)} TO {_key_after(only.id_prefix)}}}", ["key"]
+            )
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(prefix, 0.0)))
         return tantivy.Query.boolean_query(parts)
 
-    def _one_of(self, field: str, terms: Sequence[str]) -> tantivy.Query:
-        """Texts with one of some terms. A set of terms goes through its field's whole dictionary first, 0.4 ms."""
+    def _one_of_query(self, field: str, terms: Sequence[str]) -> tantivy.Query:
+        """Return a query for texts with any of some terms. A term set scans the field's dictionary first, 0.4 ms."""
         if len(terms) > _MAX_QUERY_TERMS:
             return tantivy.Query.term_set_query(self._schema, field, terms)
         each = (tantivy.Query.term_query(self._schema, field, term) for term in terms)
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in each])
 
-    def _marked(self, only: Filter) -> list[_Part]:
-        wanted = [self._one_of("key", keys) for keys in _keys_wanted(only)]
+    def _facet_clauses(self, only: Filter) -> list[_Part]:
+        wanted = [self._one_of_query("key", keys) for keys in _keys_wanted(only)]
         if only.created is not None:
             wanted.append(self._range("created", only.created[0], only.created[1] - 1))
         return [(tantivy.Occur.Must, tantivy.Query.const_score_query(query, 0.0)) for query in wanted]
 
-    def _in_time(self, only: Filter) -> list[_Part]:
-        """What began too late or was over by then is left out; what has no such time has no such field, and stays."""
+    def _time_clauses(self, only: Filter) -> list[_Part]:
+        """Return clauses that exclude texts outside the requested times; texts without such a time pass."""
         late: list[tantivy.Query] = []
         if only.as_of is not None:
             late += [self._range("since", only.as_of + 1, None), self._range("until", None, only.as_of)]
@@ -388,10 +400,10 @@ class KeywordIndex:
 
 
 def _require_own_files(folder: Path) -> None:
-    """Raise ValueError where the list of tantivy's own files is damaged: it names at least those that are there."""
+    """Raise ValueError if tantivy's list of its files is damaged, so that it lacks existing index files."""
     listed = decode_json((folder / ".managed.json").read_bytes(), list[str])
-    there = {path.name for path in folder.iterdir() if path.suffix in {".idx", ".term", ".store", ".pos", ".fast"}}
-    if missing := there.difference(listed):
+    existing = {path.name for path in folder.iterdir() if path.suffix in {".idx", ".term", ".store", ".pos", ".fast"}}
+    if missing := existing.difference(listed):
         raise ValueError(f".managed.json does not name {min(missing)}")
 
 
@@ -400,37 +412,37 @@ def _scored(found: tantivy.SearchResult) -> list[_Scored]:
 
 
 def _documents(folder: Path) -> int:
-    """Texts as BM25 counts them: those that were removed count until their segment is merged."""
+    """Return the document count for BM25, which includes deleted texts until their segment is merged."""
     meta = decode_json((folder / "meta.json").read_bytes(), _Meta)
     return sum(segment.max_doc for segment in meta.segments)
 
 
 def _rarity(documents: int, holding: int) -> float:
-    """What BM25 multiplies a word with, that is in some of the texts."""
+    """Return the inverse document frequency of a word (BM25)."""
     return math.log1p((documents - holding + 0.5) / (holding + 0.5))
 
 
-# Texts as documents of tantivy
+# Conversion to tantivy documents
 
 
 def _document(entity: Text) -> tantivy.Document:
-    """A text as tantivy takes it."""
-    made = tantivy.Document()
-    made.add_text("id", entity.key)
-    made.add_text("key", _key_of(entity.id))
-    made.add_text("name", entity.id)
+    """Return a text as a tantivy document."""
+    document = tantivy.Document()
+    document.add_text("id", entity.key)
+    document.add_text("key", _key_of(entity.id))
+    document.add_text("name", entity.id)
     if entity.name:
-        made.add_text("name", entity.name)
-    made.add_text("type", entity.type)
-    made.add_text("content", entity.content)
+        document.add_text("name", entity.name)
+    document.add_text("type", entity.type)
+    document.add_text("content", entity.content)
     for words in filter(None, entity.words):
-        made.add_text("summary", words)
+        document.add_text("summary", words)
     for key in _keys(entity):
-        made.add_text("key", key)
+        document.add_text("key", key)
     for field, value in _times(entity):
         if value is not None:
-            made.add_integer(field, value)
-    return made
+            document.add_integer(field, value)
+    return document
 
 
 def _times(entity: Text) -> Iterator[tuple[str, int | None]]:
@@ -445,7 +457,7 @@ def _times(entity: Text) -> Iterator[tuple[str, int | None]]:
 
 
 def _keys(entity: Text) -> Iterator[str]:
-    """What filters find it by, beside its id."""
+    """Yield the keys for filters, in addition to the id."""
     yield from map(_key_of_tag, entity.tags)
     if entity.facets is not None and (marks := entity.facets.marks) is not None:
         yield _MEMORY_TERM
@@ -455,7 +467,7 @@ def _keys(entity: Text) -> Iterator[str]:
 
 
 def _keys_wanted(only: Filter) -> Iterator[list[str]]:
-    """Of each of these lists, an entity that passes has a key."""
+    """Yield lists of keys; an entity passes if it has at least one key of each list."""
     yield from ([_key_of_tag(tag)] for tag in sorted(only.tags))
     if only.wants_memories:
         yield [_MEMORY_TERM]
@@ -466,17 +478,17 @@ def _keys_wanted(only: Filter) -> Iterator[list[str]]:
 
 
 def _key_of(node_id: str) -> str:
-    """An id in letters that mean nothing to the query language, in the same order as the ids."""
+    """Return an id encoded without query syntax, in the order of the ids."""
     return "x" + node_id.encode().hex()
 
 
 def _key_of_tag(tag: str) -> str:
-    """A tag among the keys, where no id can be taken for it."""
+    """Return the key of a tag, which never equals that of an id."""
     return "t" + tag.encode().hex()
 
 
 _MEMORY_TERM = "m"
-"""The key of all memories."""
+"""Key of all memories."""
 
 
 def _key_of_layer(layer: int) -> str:
@@ -487,14 +499,14 @@ def _key_of_source(source: str) -> str:
     return "s" + source.encode().hex()
 
 
-def _after(prefix: str) -> str:
-    """The first key behind all that start with a prefix that is not empty."""
+def _key_after(prefix: str) -> str:
+    """Return the first key after all keys with a non-empty prefix."""
     encoded = prefix.encode()
     return "x" + encoded[:-1].hex() + f"{encoded[-1] + 1:02x}"
 
 
 def _analyzer() -> tantivy.TextAnalyzer:
-    """How texts and queries become terms."""
+    """Return the analyzer for texts and queries."""
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     for step in (
         tantivy.Filter.remove_long(_MAX_TOKEN_BYTES),
@@ -507,7 +519,7 @@ def _analyzer() -> tantivy.TextAnalyzer:
 
 
 def _schema() -> tantivy.Schema:
-    """The fields of a document. Times are there only where something has them."""
+    """Return the fields of a document. Time fields are present only where set."""
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("key", tokenizer_name="raw", index_option="basic")

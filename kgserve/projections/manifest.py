@@ -1,4 +1,4 @@
-"""Folders of view files that are believed only while a manifest with their checksums fits them."""
+"""Folders of projection files that are trusted only while they match a manifest with their checksums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDEX_MANIFEST_FILE = "manifest.json"
 
 
 class ViewManifest(msgspec.Struct, frozen=True):
-    """What a folder holds: its kind and format, the last commit it has seen, its model, and its files' checksums."""
+    """Manifest of a folder: kind and format, last applied commit, model, and checksums of the files."""
 
     kind: str
     sequence: int
@@ -24,31 +24,31 @@ class ViewManifest(msgspec.Struct, frozen=True):
 
 
 class Checksums:
-    """Checksums of a folder's files. One that is the same file as before, untouched, is not read again."""
+    """Cache of file checksums; a file with unchanged inode, size and modification time is not read again."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int, int], str] = {}
 
     def of(self, folder: Path) -> dict[str, str]:
-        """Names of the files in the folder, each with the checksum of its content."""
-        found = {_identity(path): path for path in _content(folder)}
+        """Return the names of the files in a folder, each with the checksum of its content."""
+        found = {_identity(path): path for path in _content_files(folder)}
         self._known = {identity: self._known.get(identity) or _checksum(path) for identity, path in found.items()}
         return {identity[0]: checksum for identity, checksum in self._known.items()}
 
 
 def seal(folder: Path, kind: str, sequence: int, model: str = "", checksums: Checksums | None = None) -> None:
-    """Write the manifest of the files that are in a folder now. ``checksums`` knows those that were there before."""
+    """Write the manifest of the files now in a folder. ``checksums`` caches those of earlier files."""
     files = (checksums or Checksums()).of(folder)
     write_whole(folder / INDEX_MANIFEST_FILE, msgspec.json.encode(ViewManifest(kind, sequence, model, files)))
 
 
 def unseal(folder: Path) -> None:
-    """Remove the manifest: the files are about to change."""
+    """Remove the manifest, because the files are about to change."""
     remove_path(folder / INDEX_MANIFEST_FILE)
 
 
 def read(folder: Path, kind: str, model: str) -> ViewManifest | None:
-    """The manifest of a folder whose files are exactly as they were sealed, for a kind and model; None otherwise."""
+    """Return the manifest of a folder whose files match it, for a kind and model; None otherwise."""
     try:
         if not all(path.is_file() and not path.is_symlink() for path in folder.iterdir()):
             return None
@@ -59,8 +59,8 @@ def read(folder: Path, kind: str, model: str) -> ViewManifest | None:
     return manifest if (manifest.kind, manifest.model, manifest.files) == (kind, model, found) else None
 
 
-def _content(folder: Path) -> list[Path]:
-    # Names that start with a dot or end in .lock are the libraries' own and say nothing about the content.
+def _content_files(folder: Path) -> list[Path]:
+    # Names that start with a dot or end in .lock belong to the libraries and carry no content.
     return [
         path
         for path in folder.iterdir()

@@ -1,4 +1,4 @@
-"""Projections in a file of SQLite that are brought up to date when they are read."""
+"""Projections in SQLite files that their readers bring up to date."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Found = TypeVar("Found")
 
 
 class DerivedFile(ABC):
-    """A file of SQLite that is made of other files: one that turns out to be damaged is discarded and made again."""
+    """SQLite file derived from other files; if it turns out to be damaged, it is discarded and rebuilt."""
 
     damage_event: str
-    """The log event for damage."""
+    """Name of the log event for damage."""
     rebuilding_message: str
-    """What the caller reads when making it again did not help either."""
+    """Error message for callers when a rebuild did not help."""
 
     def __init__(self, path: Path, **about: str) -> None:
-        """Open nothing yet. ``about`` goes with log events."""
+        """Initialize without opening the file. ``about`` is added to log events."""
         self._path = path
         self._lock = threading.RLock()
         self._about = about
@@ -46,7 +46,7 @@ class DerivedFile(ABC):
             self._release()
 
     def _answer(self, question: Callable[[], Found]) -> Found:
-        """Ask a question of the file, and ask again after a rebuild if it is damaged. Raises Unavailable."""
+        """Run a query on the file, and once more after a rebuild if it is damaged. Raises Unavailable."""
         with self._lock:
             try:
                 return question()
@@ -58,7 +58,7 @@ class DerivedFile(ABC):
             except sqlite3.Error as error:
                 raise Unavailable(self.rebuilding_message, retry_after=2) from error
 
-    # With the lock held
+    # Caller holds the lock
 
     @abstractmethod
     def _release(self) -> None:
@@ -69,7 +69,7 @@ class DerivedFile(ABC):
         self._discard()
 
     def _discard(self) -> None:
-        """Remove the file; it is made again for the next question."""
+        """Delete the file; the next query rebuilds it."""
         self._release()
         remove_files(self._path)
 
@@ -82,29 +82,29 @@ File = TypeVar("File", bound=_Closable)
 
 
 class OnDemandProjection(DerivedFile, Projection, Generic[File]):
-    """A projection that any thread reads, and whose reader brings it up to date.
+    """Projection that any thread may read; the reader brings it up to date first.
 
-    ``_open`` sets ``_file``. The file is opened for the first question.
+    ``_open`` sets ``_file``. The first query opens the file.
     """
 
     def __init__(self, path: Path, layout: Layout, journal: Journal, rows: RowsView) -> None:
-        """Open nothing yet."""
+        """Initialize without opening the file."""
         DerivedFile.__init__(self, path, store=layout.name)
         Projection.__init__(self, layout, journal, rows)
         self._rows = rows
         self._file: File | None = None
 
     def ask(self, question: Callable[[File, Rows], Found]) -> Found:
-        """Ask a question of the file as of the last commit, and of the rows as of that commit. Raises Unavailable."""
+        """Return the result of a query on the file and the rows, both as of the last commit. Raises Unavailable."""
         return self._answer(lambda: self._ask(question))
 
     def erase(self, erasure: Erasure) -> None:
-        """Leave nothing of some nodes in the file. Blocks. Raises Unavailable."""
+        """Erase all traces of some nodes from the file. Blocks. Raises Unavailable."""
         if self._path.exists():
             self._answer(lambda: self._erase_now(erasure))
 
     def take(self, changes: Sequence[ChangeSet]) -> None:
-        """Take in commits that are being made, if the file is open. For the writing thread."""
+        """Apply commits in progress, if the file is open. For the writing thread."""
         with self._lock:
             if not 0 <= self.sequence < changes[-1].sequence:
                 return
@@ -117,7 +117,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
                 self._note_damage(error)
 
     def check(self) -> bool:
-        """Return whether the file says what the journal does; if not, it is discarded. Blocks."""
+        """Return whether the file matches the journal; if not, discard it. Blocks."""
         fault = self._find_fault()
         if fault is None:
             return True
@@ -127,17 +127,17 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
         return False
 
     def _find_fault(self) -> str | None:
-        """Return how the file differs from the journal, None where it does not or where that cannot be told."""
+        """Return how the file differs from the journal; None if it does not, or if it cannot be compared."""
         return None
 
-    # With the lock held
+    # Caller holds the lock
 
     def _ask(self, question: Callable[[File, Rows], Found]) -> Found:
         with self._rows.serving() as rows:
             return question(self._caught_up(rows), rows)
 
     def _caught_up(self, rows: Rows) -> File:
-        """The file, once it has seen the commit of some rows, and none after it."""
+        """Return the file after applying everything up to the commit of ``rows``, and nothing after it."""
         self._catch_up(rows.at)
         return self._opened
 
@@ -164,7 +164,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
 
     @abstractmethod
     def _erase(self, erasure: Erasure) -> None:
-        """Leave nothing of some nodes in the open file. Twice must have the effect of once."""
+        """Erase all traces of some nodes from the open file. Must be idempotent."""
 
     def _erase_now(self, erasure: Erasure) -> None:
         with self._rows.reading() as rows:

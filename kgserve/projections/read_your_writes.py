@@ -1,7 +1,7 @@
-"""Wait until projections have seen a commit, without holding a thread.
+"""Waiting for projections to apply a commit, without blocking a thread.
 
-A request that cannot be answered yet raises `NotCaughtUp`, which frees its thread, and is tried again when a projection
-may have caught up. Callers with a thread of their own, such as the embedded library, wait in it.
+A request that cannot be answered yet raises `NotCaughtUp`, which frees its thread. It is retried when a projection may
+have caught up. Callers with a thread of their own, such as the embedded library, block in it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 
 class Wait(NamedTuple):
-    """A commit that is waited for, and until when."""
+    """Commit to wait for, and the deadline (monotonic clock, seconds)."""
 
     sequence: int
     until: float
 
 
 patience: ContextVar[dict[Hashable, Wait] | None] = ContextVar("patience", default=None)
-"""The waits of the request that a thread works for, if it can be put off.
+"""Waits of the current request, if it can be retried; None where it must block.
 
-Tried again, it goes on waiting for what it did, not for what has come since.
+A retried request continues its original waits, and does not wait for later commits.
 """
 
 
 class NotCaughtUp(Exception):
-    """Views have not seen a commit yet, and the request is to be tried again when they have."""
+    """Raised when projections have not applied a commit yet; the request is retried when they have."""
 
     def __init__(self, views: Sequence[BackgroundProjection], wait: Wait) -> None:
-        super().__init__(f"sequence {wait.sequence} is yet to be seen")
+        super().__init__(f"sequence {wait.sequence} is not applied yet")
         self._views = views
         self._wait = wait
 
     async def over(self) -> None:
-        """Return when all have seen the commit, when one of them cannot come so far, or when the time is up."""
+        """Return when all projections have applied the commit, when one of them cannot, or at the deadline."""
         moved, loop = asyncio.Event(), asyncio.get_running_loop()
         with ExitStack() as stack:
             for view in self._views:
@@ -54,21 +54,21 @@ class NotCaughtUp(Exception):
 
 
 def _wake(loop: asyncio.AbstractEventLoop, moved: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop has ended, and the request with it
+    with suppress(RuntimeError):  # the event loop, and with it the request, has ended
         loop.call_soon_threadsafe(moved.set)
 
 
 def reached(views: Sequence[BackgroundProjection], sequence: int, seconds: float, what: Hashable) -> bool:
-    """Whether all of these views of a store have seen a commit, at the latest after so many seconds.
+    """Return whether all of these projections of a store have applied a commit, within some seconds.
 
-    Raises NotYet in place of waiting where the request can be put off; ``what`` tells its waits apart.
+    Raises NotCaughtUp instead of blocking where the request can be retried; ``what`` distinguishes its waits.
     """
     request = patience.get()
     if request is None:
         end = time.monotonic() + seconds
         return all(view.wait(sequence, max(end - time.monotonic(), 0)) for view in views)
     wait = request.setdefault(what, Wait(sequence, time.monotonic() + seconds))
-    seen = [view.wait(wait.sequence, 0) for view in views]  # asking hurries each
+    seen = [view.wait(wait.sequence, 0) for view in views]  # waiting gives each of them priority
     if all(seen):
         return True
     missing = [view for view in views if view.sequence < wait.sequence]

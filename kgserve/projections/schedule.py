@@ -1,4 +1,4 @@
-"""Threads that bring projections up to date, and their schedules: one step each in turn."""
+"""Threads that bring projections up to date, one step at a time in round-robin order."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from kgserve.projections.base import FollowedStore
 
 log = structlog.get_logger()
 
-# A step after each commit took as much of the interpreter as the commits themselves.
+# A step after each commit would use as much of the interpreter as the commits themselves.
 STEP_DELAY_SECONDS = 0.1
 MAX_STEP_DELAY_FACTOR = 20
-"""The most that many waiting projections multiply it by."""
+"""Upper limit of the factor by which waiting projections multiply the step delay."""
 MANY_WAITING_PROJECTIONS = 4
 STEP_REST_FACTOR = 3
-"""A thread rests this many times as long as its step took when many projections wait: requests come first."""
+"""While many projections wait, a thread rests this many times as long as its last step took; requests have priority."""
 MAX_STEP_REST_SECONDS = 1.0
 STEP_FIRST_RETRY_SECONDS = 1.0
 STEP_MAX_RETRY_SECONDS = 60.0
 IDLE_TRIM_SECONDS = 10.0
-"""Without anything to do, until a thread returns to the system what its work has left free."""
+"""Idle time after which a thread returns freed memory to the operating system."""
 _NICENESS = 10
-# Threads of that niceness hardly get on while others keep all cores busy, and a server that stops is waited for.
+# Threads of that niceness barely progress while all cores are busy, and a stopping server must not wait for them.
 CLOSE_TIMEOUT_SECONDS = 2.0
 
 
 class ScheduledProjection(Protocol):
-    """A projection as a thread sees it. See `follower.BackgroundProjection`."""
+    """Projection as seen by a thread that serves it; implemented by `follower.BackgroundProjection`."""
 
     name: str
     store: FollowedStore
@@ -45,85 +45,85 @@ class ScheduledProjection(Protocol):
 
     @property
     def woken_by(self) -> list[Callable[[], None]]:
-        """What is called when there may be something to take in."""
+        """Hooks that are called when there may be something to apply."""
         ...
 
     @property
     def is_rebuilding(self) -> bool:
-        """Whether it is being rebuilt, or is about to be."""
+        """True while the projection is being rebuilt or about to be rebuilt."""
         ...
 
     def serve(self) -> bool:
-        """Make a step. Return whether there is more to do."""
+        """Make a step. Return whether more work remains."""
         ...
 
     def fail(self, error: str) -> None:
-        """Note why a step failed."""
+        """Record why a step failed."""
         ...
 
     def stop(self) -> None:
-        """End a step in progress soon."""
+        """Ask a step in progress to end soon."""
         ...
 
 
 class FollowerStopped(Exception):
-    """The projection is closing: the step in progress was left where it was."""
+    """Raised inside a step when its projection is closing; the step is abandoned."""
 
 
 class Schedule:
-    """When each projection is due, and which one is being served. A projection is queued once, however often woken."""
+    """Due times of projections, and the projections being served. Each is queued at most once."""
 
     def __init__(self, linger: float = STEP_DELAY_SECONDS) -> None:
-        self._linger = linger
+        self._delay_seconds = linger
         self._due: dict[ScheduledProjection, float] = {}
-        self._served: list[ScheduledProjection] = []  # the second one in the midst of a step of the first
-        self._server: int | None = None
+        self._served: list[ScheduledProjection] = []  # a second one is served within a step of the first
+        self._serving_thread: int | None = None
         self.serve: Callable[[ScheduledProjection], object] = lambda projection: projection.serve()
         self.are_others_served: Callable[[], bool] = lambda: False
-        """Whether requests are active that long work should yield to."""
+        """Returns whether long work should yield to active requests."""
         self._changed = threading.Condition()
         self._closed = False
         self._resting_until = -math.inf
-        self._lingering: set[ScheduledProjection] = set()
-        self._hurried: set[ScheduledProjection] = set()
+        self._delayed: set[ScheduledProjection] = set()
+        self._prioritized: set[ScheduledProjection] = set()
 
     def wake_later(self, projection: ScheduledProjection) -> None:
-        """Serve a projection in a moment, when more may have come: a step for each commit would cost too much.
+        """Schedule a projection after a short delay, so that one step covers several commits.
 
-        The more of them wait already, the longer the moment, so that many stores do not take more steps than a few.
+        The delay grows with the number of waiting projections, so that many stores cause no more steps than a few.
         """
         with self._changed:
             if projection not in self._due:
                 waiting = min(len(self._due) + 1, MAX_STEP_DELAY_FACTOR)
-                self._due[projection] = time.monotonic() + waiting * self._linger
-                self._lingering.add(projection)
+                self._due[projection] = time.monotonic() + waiting * self._delay_seconds
+                self._delayed.add(projection)
                 self._changed.notify_all()
 
     def hurry(self, projection: ScheduledProjection) -> None:
-        """Serve a projection before all others, and now if it was only waiting for more to come."""
+        """Serve a projection before all others, without the delay of `wake_later`."""
         with self._changed:
-            if projection in self._lingering:
-                self._lingering.discard(projection)
+            if projection in self._delayed:
+                self._delayed.discard(projection)
                 self._due[projection] = time.monotonic()
             if projection in self._due or projection in self._served:
-                self._hurried.add(projection)
+                self._prioritized.add(projection)
                 self._changed.notify_all()
 
     def wake(self, projection: ScheduledProjection) -> None:
-        """Serve a projection soon; one that was put off stays so."""
+        """Schedule a projection now, unless it is queued already or postponed."""
         with self._changed:
             self._due.setdefault(projection, time.monotonic())
             self._changed.notify_all()
 
     def put_off(self, projection: ScheduledProjection, seconds: float) -> None:
-        """Serve a projection after some seconds and not before, even if it is woken; 0 ends an earlier delay."""
+        """Postpone a projection by some seconds, even if it is woken earlier; 0 cancels an earlier delay."""
         with self._changed:
-            self._lingering.discard(projection)
+            self._delayed.discard(projection)
             self._due[projection] = time.monotonic() + seconds
             self._changed.notify_all()
 
     def take(self, seconds: float = math.inf) -> ScheduledProjection | None:
-        """Block for the next projection that is due. Return None when closed, or when none was due for some seconds."""
+        """Block until a projection is due and return it. Return None when closed or after ``seconds``."""
         with self._changed:
             end = time.monotonic() + seconds
             while not self._closed and (now := time.monotonic()) < end:
@@ -131,30 +131,32 @@ class Schedule:
                 if due is not None:
                     self._drop(due)
                     self._served.append(due)
-                    self._server = threading.get_ident()
+                    self._serving_thread = threading.get_ident()
                     return due
                 wake = min([end, *(max(at, self._resting_until) for at in self._due.values())])
                 self._changed.wait(None if wake == math.inf else wake - now)
             return None
 
     def serve_hurried(self, current: ScheduledProjection) -> None:
-        """Within a long step of a projection, serve those of other stores that are due and awaited.
+        """Serve due and awaited projections of other stores, within a long step of ``current``.
 
-        Rebuilding an index is one step, of minutes where much is embedded. Another rebuild waits for its turn. Only the
-        thread that makes the step calls this.
+        Rebuilding an index is a single step, which may take minutes. Another rebuild waits for its slot. Only the
+        thread that makes the step may call this.
         """
-        while (projection := self._take_hurried(current)) is not None:
+        while (projection := self._take_prioritized(current)) is not None:
             try:
                 self.serve(projection)
             finally:
                 self.done()
 
-    def _take_hurried(self, current: ScheduledProjection) -> ScheduledProjection | None:
+    def _take_prioritized(self, current: ScheduledProjection) -> ScheduledProjection | None:
         with self._changed:
-            if self._closed or self._served != [current] or self._server != threading.get_ident():
+            if self._closed or self._served != [current] or self._serving_thread != threading.get_ident():
                 return None
             now = time.monotonic()
-            found = (projection for projection, at in self._due.items() if at <= now and projection in self._hurried)
+            found = (
+                projection for projection, at in self._due.items() if at <= now and projection in self._prioritized
+            )
             due = next(
                 (
                     projection
@@ -170,7 +172,7 @@ class Schedule:
 
     @property
     def closed(self) -> bool:
-        """Whether it serves no projection any more."""
+        """True once no projection is served any more."""
         return self._closed
 
     def rest(self, worked: float) -> None:
@@ -186,71 +188,74 @@ class Schedule:
             self._changed.notify_all()
 
     def forget(self, projection: ScheduledProjection, patience: float | None = None) -> bool:
-        """Serve a projection no more; blocks while it is being served, for so many seconds: whether it ended.
+        """Stop serving a projection. Return whether its step has ended within ``patience`` seconds.
 
-        Once closed, for 2 s at most.
+        Blocks without limit if ``patience`` is None, but for at most 2 s once closed.
         """
         with self._changed:
             patience = CLOSE_TIMEOUT_SECONDS if self._closed else patience
-            over = self._changed.wait_for(lambda: projection not in self._served, patience)
+            has_ended = self._changed.wait_for(lambda: projection not in self._served, patience)
             self._drop(projection)
-            return over
+            return has_ended
 
     def close(self) -> None:
-        """Serve no projection any more."""
+        """Stop serving projections."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _next_due(self, now: float) -> ScheduledProjection | None:
         due = [projection for projection, at in self._due.items() if at <= now]
-        hurried = (projection for projection in due if projection in self._hurried)
+        hurried = (projection for projection in due if projection in self._prioritized)
         return next(hurried, due[0] if due and now >= self._resting_until else None)
 
     def _drop(self, projection: ScheduledProjection) -> None:
         self._due.pop(projection, None)
-        self._lingering.discard(projection)
-        self._hurried.discard(projection)
+        self._delayed.discard(projection)
+        self._prioritized.discard(projection)
 
 
 def lower_priority() -> None:
-    """Have this thread come after requests and writes; idle cores are used anyway.
+    """Lower the priority of the calling thread below that of requests and writes; it still uses idle cores.
 
-    Linux gives each thread a niceness of its own.
+    On Linux, niceness is per thread.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 class FollowerThread:
-    """One thread and its turns."""
+    """Thread that serves projections, with its schedule."""
 
     def __init__(self, name: str, linger: float = STEP_DELAY_SECONDS) -> None:
         self.schedule = Schedule(linger)
         self.schedule.serve = self._serve
         self._failures: dict[ScheduledProjection, int] = {}
-        self._patience = math.inf
+        self._take_timeout = math.inf
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> bool:
-        """End the thread, or leave it behind after 2 s, for the process is about to end: whether it has ended."""
+        """End the thread. Return whether it has ended within 2 s.
+
+        A thread that has not ended is abandoned, because the process is about to end.
+        """
         self.schedule.close()
         self._thread.join(CLOSE_TIMEOUT_SECONDS)
         return not self._thread.is_alive()
 
     def follow(self, projection: ScheduledProjection) -> None:
-        """Serve a projection now, a moment after each commit of its store, and at once when a caller waits for it."""
+        """Serve a projection now, shortly after each commit of its store, and at once when a caller waits for it."""
         projection.schedule = self.schedule
         projection.woken_by.append(partial(self.schedule.wake_later, projection))
         self.schedule.wake(projection)
 
     def forget(self, projection: ScheduledProjection, patience: float | None = None) -> bool:
-        """See `Schedule.forget`."""
+        """Stop a projection and stop serving it. Return whether its step has ended within ``patience`` seconds."""
         projection.stop()
-        over = self.schedule.forget(projection, patience)
+        has_ended = self.schedule.forget(projection, patience)
         self._failures.pop(projection, None)
-        return over
+        return has_ended
 
     def _run(self) -> None:
         lower_priority()
@@ -258,14 +263,14 @@ class FollowerThread:
             pass
 
     def _serve_next(self) -> bool:
-        # A function of its own, so that no projection is held while there is nothing to do.
-        projection = self.schedule.take(self._patience)
+        # A separate function, so that no reference to a projection is held while idle.
+        projection = self.schedule.take(self._take_timeout)
         if projection is None:
-            # What writers of tantivy have freed stays with the process: 50 MiB after small writes, 80 after an import.
+            # Memory freed by tantivy's writers stays with the process: 50 MiB after small writes, 80 after an import.
             give_back()
-            self._patience = math.inf
+            self._take_timeout = math.inf
             return not self.schedule.closed
-        self._patience = IDLE_TRIM_SECONDS
+        self._take_timeout = IDLE_TRIM_SECONDS
         began = time.monotonic()
         try:
             self._serve(projection)
@@ -279,14 +284,14 @@ class FollowerThread:
             more = projection.serve()
         except FollowerStopped:
             return
-        except Exception as error:  # noqa: BLE001  # an index may fail in any way; it must not end the thread
-            self._put_off(projection, error)
+        except Exception as error:  # noqa: BLE001  # an index may raise anything; the thread must survive
+            self._retry_later(projection, error)
             return
         self._failures.pop(projection, None)
         if more:
             self.schedule.wake(projection)
 
-    def _put_off(self, projection: ScheduledProjection, error: Exception) -> None:
+    def _retry_later(self, projection: ScheduledProjection, error: Exception) -> None:
         failures = self._failures[projection] = self._failures.get(projection, 0) + 1
         seconds = min(STEP_FIRST_RETRY_SECONDS * 2 ** (failures - 1), STEP_MAX_RETRY_SECONDS)
         projection.fail(error.message if isinstance(error, KgserveError) else "internal error; see the log")

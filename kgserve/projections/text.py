@@ -1,4 +1,4 @@
-"""An entity as the indexes take it, and what a search may be narrowed by."""
+"""Entities as the indexes store them, and the filters of a search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Marks(msgspec.Struct, frozen=True, array_like=True):
-    """What filters ask of memories alone: when they were created, in microseconds, and as in `NodeExtras`."""
+    """Filterable properties that only memories have; ``created`` is in microseconds, the rest as in `NodeExtras`."""
 
     created: int
     layer: int | None = None
@@ -24,7 +24,7 @@ class Marks(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Facets(msgspec.Struct, frozen=True, array_like=True):
-    """What most entities do not have and some filters ask for; as in `NodeExtras`. Memories alone have ``marks``."""
+    """Filterable properties that most entities lack, as in `NodeExtras`; only memories have ``marks``."""
 
     tags: tuple[str, ...] = ()
     freshness_at: int | None = None
@@ -33,13 +33,13 @@ class Facets(msgspec.Struct, frozen=True, array_like=True):
     marks: Marks | None = None
 
     def hold(self, moment: int) -> bool:
-        """Whether the entity was true at a moment of the world, in microseconds."""
+        """Return whether the entity is valid at a moment, in microseconds of valid time."""
         started = self.valid_from is None or self.valid_from <= moment
         return started and (self.valid_to is None or moment < self.valid_to)
 
     @property
     def packed(self) -> tuple[Any, ...]:
-        """What is stored and compared: of what is no memory the same as before there were any."""
+        """The values to store and compare; entities without ``marks`` keep the format that predates memories."""
         values = msgspec.structs.astuple(self)
         return values[:-1] if self.marks is None else values
 
@@ -48,7 +48,7 @@ NO_FACETS = Facets()
 
 
 def facets_of(row: NodeRow) -> Facets | None:
-    """What filters may ask of an entity; None where there is nothing to say."""
+    """Return the facets of an entity, None if it has none."""
     extras = row.extras
     if extras is None:
         return None
@@ -58,7 +58,7 @@ def facets_of(row: NodeRow) -> Facets | None:
 
 
 def words_of(attributes: str, indexed: Sequence[str]) -> str:
-    """The texts, numbers and truths among the values of some attributes, at any depth."""
+    """Return the strings, numbers and booleans among the values of some attributes, at any depth, as one text."""
     found: dict[str, Any] = decode_json(attributes, dict[str, Any])
     chosen = sorted(found) if EVERY_ATTRIBUTE in indexed else (key for key in indexed if key in found)
     return " ".join(leaf for key in chosen for leaf in _leaves(found[key]))
@@ -80,9 +80,10 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 class Text(msgspec.Struct, frozen=True):
-    """An entity as the indexes take it: its texts have held since a commit, and for past ones until another.
+    """Entity as the indexes store it: its texts, and the commits from and until which they are current.
 
-    ``said`` are the values of those attributes that its store has chosen to find entities by.
+    ``said`` are the values of the attributes that the store's settings include in the indexes. ``until`` is None for
+    current texts.
     """
 
     id: str
@@ -98,7 +99,10 @@ class Text(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, row: NodeRow, indexed: Sequence[str] = (), since: int | None = None, until: int | None = None) -> Text:
-        """The texts of a state, and of its ``indexed`` attributes; it has held since its own commit, or ``since``."""
+        """Return the texts of a state, including its ``indexed`` attributes.
+
+        They are current since the state's own commit, or ``since``.
+        """
         first = row.sequence if since is None else since
         said = words_of(row.attributes, indexed) if indexed else ""
         if row.extras is None:
@@ -110,14 +114,14 @@ class Text(msgspec.Struct, frozen=True):
 
     @property
     def tags(self) -> Sequence[str]:
-        """Its tags."""
+        """Tags of the entity."""
         return self.facets.tags if self.facets else ()
 
     @property
     def meaning(self) -> str:
-        """What of it is embedded: its content, behind its name if it has one that is not its id, and what is ``said``.
+        """The text to embed: the name, if it differs from the id, the content, and ``said``.
 
-        Of a memory only content and name: as such it is compared with what is retained.
+        Memories omit ``said``, because their vectors are compared with those of new memories.
         """
         meant = f"{self.name} {self.content}".strip() if self.name else self.content
         said = "" if self.facets and self.facets.marks else self.said
@@ -125,7 +129,10 @@ class Text(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> Iterator[str]:
-        """Beside its content and what it is called: summary, attributes and tags, and what else describes a memory."""
+        """Words in addition to content, id and name.
+
+        These are summary, attributes and tags, and for memories context, source and type.
+        """
         yield self.summary
         yield self.said
         yield from self.tags
@@ -134,17 +141,17 @@ class Text(msgspec.Struct, frozen=True):
 
     @property
     def has_words(self) -> bool:
-        """Whether there is anything to find it by."""
+        """True if there is any text to find the entity by."""
         return bool(self.content or self.summary or self.tags or self.name or self.said)
 
     @property
     def key(self) -> str:
-        """What names it in an index: one entity may have several past texts."""
+        """Unique key in an index, as an entity may have several past texts."""
         return self.id if self.until is None else f"{self.id}\0{self.since}\0{self.digest.hex()}"
 
     @property
     def digest(self) -> bytes:
-        """A checksum of all but when it held."""
+        """Checksum of everything except the commits of validity."""
         facets = None if self.facets is None else self.facets.packed
         named = (self.name, self.context) if self.name or self.context or self.said else ()
         said = (self.said,) if self.said else ()
@@ -152,7 +159,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class PastKey(NamedTuple):
-    """A key of a past text, taken apart."""
+    """Parsed key of a past text."""
 
     id: str
     since: int
@@ -160,19 +167,21 @@ class PastKey(NamedTuple):
 
 
 def past_key(key: str) -> PastKey:
-    """The parts of the key that a past text has."""
+    """Return the parts of a past text's key."""
     node_id, since, digest = key.rsplit("\0", 2)
     return PastKey(node_id, int(since), digest)
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Types to keep (None: all), what ids must start with ("" for anything), and tags of which none may be missing.
+    """Conditions on the entities that a search returns.
 
-    ``valid_at`` keeps what was true then, ``fresh_at`` what was not stale then, both in microseconds. ``as_of`` keeps
-    the texts that held as of a commit. ``ids`` are the only ones to keep, ``past_ids`` those of texts that are over.
+    ``types`` are the allowed types (None: all), ``id_prefix`` is the required beginning of the id, and all ``tags`` are
+    required. ``valid_at`` keeps entities valid then, ``fresh_at`` those not stale then, both in microseconds. ``as_of``
+    keeps texts that were current as of a commit. ``ids`` are the only ids allowed, ``past_ids`` those allowed for past
+    texts.
 
-    The last four keep memories alone: all of them, those of some ``layers`` or ``sources``, those that were ``created``
-    from a moment on and before another, in microseconds.
+    The last four restrict the search to memories: to all, to some ``layers`` or ``sources``, or to those ``created`` in
+    a half-open interval, in microseconds.
     """
 
     types: frozenset[str] | None = None
@@ -190,37 +199,37 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything passes."""
+        """True if everything passes."""
         return self.as_of is None and not self.wants_facets and not self.names_some
 
     @property
     def names_some(self) -> bool:
-        """Whether it goes by what an entity is called, or of which type it is."""
+        """True if it restricts ids or types."""
         return self.types is not None or bool(self.id_prefix) or self.ids is not None
 
     @property
     def of_the_past(self) -> Filter:
-        """The same for texts that are over."""
+        """The same conditions, for past texts."""
         return msgspec.structs.replace(self, ids=self.past_ids)
 
     @property
     def wants_facets(self) -> bool:
-        """Whether it asks for what most entities do not have."""
+        """True if it restricts properties that most entities lack."""
         return bool(self.tags) or self.valid_at is not None or self.fresh_at is not None or self.wants_memories
 
     @property
     def wants_memories(self) -> bool:
-        """Whether memories alone pass."""
+        """True if only memories pass."""
         return self.memories or not (self.layers is None and self.sources is None and self.created is None)
 
     def passes(self, node_id: str, node_type: str, facets: Facets | None = None) -> bool:
-        """Whether one entity passes, but for the commit."""
+        """Return whether an entity passes all conditions other than ``as_of``."""
         named = (self.types is None or node_type in self.types) and node_id.startswith(self.id_prefix)
         named = named and (self.ids is None or node_id in self.ids)
         return named and (not self.wants_facets or self._facets_pass(facets or NO_FACETS))
 
     def passes_row(self, row: NodeRow) -> bool:
-        """Whether the state of an entity passes, but for the commit."""
+        """Return whether the state of an entity passes all conditions other than ``as_of``."""
         return self.passes(row.id, row.type, facets_of(row))
 
     def _facets_pass(self, facets: Facets) -> bool:

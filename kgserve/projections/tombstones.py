@@ -1,6 +1,7 @@
-"""The last versions of nodes that were deleted, from which numbering goes on when one of them is made again.
+"""Last versions of deleted nodes, from which numbering continues when a node is created again.
 
-A view of the journal and its snapshots in SQLite, asked by the writer alone, for the nodes that a group creates.
+A projection of the journal and its snapshots in SQLite. Only the writer queries it, for the nodes that a group of
+writes creates.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from kgserve.storage.rows.view import RowsView
 
 TOMBSTONES_FORMAT = 2
 MAX_SCANNED_BYTES = 1 << 20
-"""A longer journal is not read at each opening to see that nothing was deleted: an empty file says so."""
+"""Journal size above which an empty file is kept, to avoid scanning the journal for deletions at each opening."""
 _TOMBSTONES_SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -47,22 +48,22 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Tombstones(OnDemandProjection[sqlite3.Connection]):
-    """The last versions of one store's deleted nodes. There is no file until a node was deleted."""
+    """Last versions of one store's deleted nodes. No file exists until a node is deleted."""
 
     name = "ended"
     damage_event = "ended_damaged"
-    rebuilding_message = "the numbers of deleted nodes are being made anew"
+    rebuilding_message = "the versions of deleted nodes are being rebuilt; try again shortly"
 
     def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
         super().__init__(layout.ended, layout, journal, rows)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known that no node was deleted."""
+        """True if no node has been deleted, as far as is known without opening the file."""
         return self.sequence >= 0 and self._file is None
 
     def versions(self, ids: Collection[str], at: int) -> dict[str, int]:
-        """Return the last versions of those of some nodes that were deleted by a commit. Raises Unavailable."""
+        """Return the last versions of those nodes in ``ids`` that were deleted by a commit. Raises Unavailable."""
         return self._answer(lambda: self._versions(ids, at))
 
     @override
@@ -76,27 +77,27 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
                 reader = held.enter_context(closing(sqlite3.connect(self._path, isolation_level=None)))
                 reader.execute("BEGIN")
                 reader.execute("SELECT sequence FROM cursor").fetchone()
-            stated = _sum(map(_checksum, chain.from_iterable(all_ended(self._layout, self._journal, at))))
+            expected = _sum(map(_checksum, chain.from_iterable(all_ended(self._layout, self._journal, at))))
             try:
-                found = _sum(_checksum(pair) for pair in _intact(reader.execute(_SELECT_ALL_ENDED)))
+                found = _sum(_checksum(pair) for pair in _verified(reader.execute(_SELECT_ALL_ENDED)))
             except sqlite3.Error as error:
                 return str(error)
-        return None if found == stated else "it does not say what the journal does"
+        return None if found == expected else "its content differs from the journal"
 
-    # With the lock held
+    # Caller holds the lock
 
     def _versions(self, ids: Collection[str], at: int) -> dict[str, int]:
         self._catch_up(at)
-        return {} if self._file is None else dict(_intact(of_some(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
+        return {} if self._file is None else dict(_verified(of_some(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
 
     @override
     def _open(self) -> int:
         if not self._path.exists():
             return -1
-        [(sequence,)] = self._with_file().execute("SELECT sequence FROM cursor")
+        [(sequence,)] = self._open_file().execute("SELECT sequence FROM cursor")
         return sequence
 
-    def _with_file(self) -> sqlite3.Connection:
+    def _open_file(self) -> sqlite3.Connection:
         if self._file is None:
             self._file = opened(self._path, _TOMBSTONES_SCHEMA, TOMBSTONES_FORMAT)
         return self._file
@@ -110,10 +111,10 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
         found = last_versions_of(changes)
         if not found:
             return
-        with self._with_file() as file:
-            file.executemany(_UPSERT_ENDED, (_stored(each) for each in found.items() if each[1]))
+        with self._open_file() as file:
+            file.executemany(_UPSERT_ENDED, (_row_values(each) for each in found.items() if each[1]))
             file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in found if not found[node_id]))
-            _stand_at(file, sequence)
+            _set_position(file, sequence)
 
     @override
     def _apply_all(self, rows: Rows) -> int:
@@ -121,10 +122,10 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
         first = next(pairs, None)
         if first is None and self._file is None:
             return rows.at
-        with self._with_file() as file:
+        with self._open_file() as file:
             file.execute("DELETE FROM ended")
-            file.executemany(_UPSERT_ENDED, map(_stored, pairs if first is None else chain((first,), pairs)))
-            _stand_at(file, rows.at)
+            file.executemany(_UPSERT_ENDED, map(_row_values, pairs if first is None else chain((first,), pairs)))
+            _set_position(file, rows.at)
         return rows.at
 
     @override
@@ -138,21 +139,21 @@ class Tombstones(OnDemandProjection[sqlite3.Connection]):
     def _release(self) -> None:
         with suppress(sqlite3.Error):
             if self.is_empty and self._journal.bytes > MAX_SCANNED_BYTES:
-                self._with_file()
+                self._open_file()
             if self._file is not None and self.sequence >= 0:
                 with self._file as file:
-                    _stand_at(file, self.sequence)
+                    _set_position(file, self.sequence)
         was_open = self._file is not None
         super()._release()
         if was_open:
             seal(self._path)
 
 
-def _stand_at(file: sqlite3.Connection, sequence: int) -> None:
+def _set_position(file: sqlite3.Connection, sequence: int) -> None:
     file.execute("UPDATE cursor SET sequence = ?", (sequence,))
 
 
-def _stored(pair: tuple[str, int]) -> tuple[str, int, int]:
+def _row_values(pair: tuple[str, int]) -> tuple[str, int, int]:
     return *pair, _checksum(pair)
 
 
@@ -160,16 +161,16 @@ def _checksum(pair: tuple[str, int]) -> int:
     return checksum(_encode(pair))
 
 
-def _intact(found: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int]]:
-    """The versions of nodes. Raises sqlite3.DatabaseError for what does not fit its checksum."""
+def _verified(found: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int]]:
+    """Yield the verified versions of nodes. Raises sqlite3.DatabaseError on a checksum mismatch."""
     for node_id, version, expected in found:
         if _checksum((node_id, version)) != expected:
-            raise sqlite3.DatabaseError("a number does not fit its checksum")
+            raise sqlite3.DatabaseError("a version does not match its checksum")
         yield node_id, version
 
 
 def _sum(checksums: Iterable[int]) -> tuple[int, int]:
-    """How many there are, and what they come to in any order."""
+    """Return the number of checksums and an order-independent sum of them."""
     count = total = 0
     for each in checksums:
         count, total = count + 1, (total + each) % (1 << 64)

@@ -101,9 +101,9 @@ def test_what_is_little_waits_for_the_file_and_what_is_too_much_is_forgotten(tmp
     with opened(tmp_path) as store:
         write(store, nodes(0, 1))
         assert store.memories.ask(lambda memories, _: memories.total()) == 0
-        began = store.memories._newest.since
+        began = store.memories._recent.since
         for first, count in ((10, 9), (20, 9)):
             write(store, nodes(first, count))
-            assert store.memories._newest.since == began
+            assert store.memories._recent.since == began
         (too_much,) = write(store, nodes(30, 3))
-        assert store.memories._newest.since == too_much.sequence
+        assert store.memories._recent.since == too_much.sequence

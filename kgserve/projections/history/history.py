@@ -1,10 +1,11 @@
-"""Every state that the entities and relations of a store have had, in SQLite, from the first that is still known.
+"""Every state that the entities and relations of a store have had, in SQLite, from the first one still known.
 
-A state is a row together with the commits between which it held: from ``first``, up to but not with ``last``, which is
-None while it holds. A reader asks for a moment as a sequence; `sequence_at` finds the one for a time. Nothing that was
-asked for needs a scan: keys begin with what is looked for, and states of one key are in order.
+A state is a row together with the commits between which it was current: from ``first`` up to but excluding ``last``,
+which is None for current states. Readers address a moment by its sequence; `sequence_at` converts a time. Reads use
+indexes and never scan: keys begin with the lookup columns, and states of one key are sorted.
 
-It is fed from the journal, after the answer, and goes on where the journal no longer reaches: so commits are durable.
+The follower writes it from the journal after the response is sent. It remains valid where the journal is truncated, so
+its commits are durable.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeR
 
 FOREVER = (1 << 63) - 1
 HISTORY_LOCK_TIMEOUT_SECONDS = 5.0
-"""So long whoever writes waits for another one's lock."""
-# A slice of pruning takes about 10 ms: so many states are looked at, and of those to go so many bytes taken.
+"""Maximum time that a write waits for another connection's lock."""
+# Limits per slice of pruning, which takes about 10 ms: states examined, and bytes of the states deleted.
 PRUNE_BATCH_STATES = 2_000
 PRUNE_BATCH_BYTES = 8 << 20
 
@@ -45,7 +46,7 @@ log = structlog.get_logger()
 
 
 class RowState(msgspec.Struct, Generic[Row], frozen=True):
-    """A row, the commits from and until which it held, and their times in microseconds."""
+    """Row, the commits between which it was current, and their times in microseconds."""
 
     row: Row
     first: int
@@ -55,7 +56,7 @@ class RowState(msgspec.Struct, Generic[Row], frozen=True):
 
 
 class SaidBy(msgspec.Struct, frozen=True):
-    """Who else has put what a ``version`` says, by which commit first, and when, in microseconds."""
+    """Additional author of the content of a ``version``, with the first commit and its time in microseconds."""
 
     version: int
     created_by: str
@@ -64,32 +65,32 @@ class SaidBy(msgspec.Struct, frozen=True):
 
 
 class History(WrittenBesideReading):
-    """The file of one store."""
+    """History file of one store."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file. Raises sqlite3.DatabaseError for a file that is none of ours."""
+        """Open or create the file. Raises sqlite3.DatabaseError if it is not a history file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         super().__init__(_connect(path), path)
         self._log = path.with_name(f"{path.name}-wal")
         self._seal = PageSeal(path)
         self._heads_changed, self._has_heads = 0, False
-        self._note_heads()
+        self._refresh_heads()
         self._settled, self._oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
         self._gaps: list[Gap] = []
-        self._note_gaps()
+        self._load_gaps()
         if next(frames(self._log), None) is not None:
             self._settled = 0
             self.settle()
 
     @override
     def close(self) -> None:
-        """Release the file, sealed. One that was deleted or moved meanwhile is put back."""
+        """Release the file, sealed. A file that was deleted or moved meanwhile is restored."""
         with self._reading:
             self._reader.close()
         try:
             if not self.settle():
-                # SQLite itself may move the rest of its log when it closes.
+                # SQLite itself may checkpoint the rest of its log when it closes.
                 self._seal.forget()
             elif not self.is_in_place:
                 self._seal.put_back()
@@ -101,56 +102,56 @@ class History(WrittenBesideReading):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file is still where it was opened."""
+        """True if the open file is still at its path."""
         return self._seal.is_in_place
 
     @property
     def sequence(self) -> int:
-        """The last commit that it has seen; 0 for none."""
+        """Last applied commit; 0 for none."""
         return self._read("SELECT sequence FROM cursor", {})[0][0]
 
     @property
     def heads_mark(self) -> int:
-        """Another number each time that `heads` are others; 0 while there are none."""
+        """Generation of `heads`, changed with them; 0 while no version is in conflict."""
         return self._heads_changed if self._has_heads else 0
 
     @property
     def settled(self) -> int:
-        """The last commit that is in the file itself: what is only in its log is lost when that is damaged."""
+        """Last commit in the main file; later ones are only in the log, and lost if that is damaged."""
         return self._settled
 
     @property
     def gaps(self) -> list[Gap]:
-        """The commits as of which something is missing, for what was lost with damaged pages; by table, without ids."""
+        """Ranges of commits with missing states, lost with damaged pages; merged by table, without ids."""
         return self._gaps
 
     @property
     def has_open_gaps(self) -> bool:
-        """Whether some of what holds at present is missing, too, until `restore` brings it back."""
+        """True if current states are missing, until `restore` restores them."""
         return any(gap.last is None for gap in self._gaps)
 
-    def _note_gaps(self) -> None:
+    def _load_gaps(self) -> None:
         self._gaps = merged(Gap(*found) for found in self._writer.execute(sql.SELECT_GAPS))
 
-    def _note_heads(self) -> None:
+    def _refresh_heads(self) -> None:
         self._heads_changed += 1
         self._has_heads = bool(self._writer.execute("SELECT EXISTS (SELECT * FROM head)").fetchone()[0])
 
     @property
     def oldest(self) -> int:
-        """The first commit as of which it can answer; 0 when it knows everything."""
+        """First commit as of which the history can be read; 0 if it is complete."""
         return self._oldest
 
     @property
     def bytes(self) -> int:
-        """What the file takes for what it holds, pages that hold nothing left out."""
-        [(empty, pages)] = self._outside(sql.SELECT_EMPTY_PAGES)
+        """Size of the file without free pages, in bytes."""
+        [(empty, pages)] = self._run_autocommit(sql.SELECT_EMPTY_PAGES)
         return (pages - empty) * sql.HISTORY_PAGE_BYTES
 
     def sequence_at(self, time: int, now: int | None = None) -> int:
-        """Return the last commit up to a time in microseconds; 0 when there was none yet.
+        """Return the last commit up to a time in microseconds; 0 if no commit is that old.
 
-        now: the present time in microseconds; commits stamped after it count as made right after the one before them.
+        now: the current time in microseconds; commits stamped later count as made directly after their predecessor.
         """
         found = self._read("SELECT max(sequence) FROM moment WHERE time <= :time", {"time": time})[0][0] or 0
         if now is None:
@@ -162,7 +163,7 @@ class History(WrittenBesideReading):
         return last or found
 
     def time_of(self, sequence: int) -> int:
-        """When the last commit up to a sequence was made, in microseconds; 0 when there was none yet."""
+        """Return the time of the last commit up to a sequence, in microseconds; 0 if no commit is that old."""
         query = "SELECT time FROM moment WHERE sequence <= :at ORDER BY sequence DESC LIMIT 1"
         found = self._read(query, {"at": sequence})
         return found[0][0] if found else 0
@@ -170,13 +171,13 @@ class History(WrittenBesideReading):
     # Writing
 
     def take(self, changes: Sequence[ChangeSet]) -> None:
-        """Take in consecutive change sets, all or none of them; those that it has seen are left out."""
+        """Apply consecutive change sets atomically; those already applied are skipped."""
         with self._writing, self._writer as transaction:
             seen = transaction.execute("SELECT sequence FROM cursor").fetchone()[0]
-            heads = [_take(transaction, change) for change in changes if change.sequence > seen]
+            heads = [_apply_change_set(transaction, change) for change in changes if change.sequence > seen]
             transaction.execute("UPDATE cursor SET sequence = max(sequence, ?)", (changes[-1].sequence,))
             if any(heads):
-                self._note_heads()
+                self._refresh_heads()
         self._settle_if_long()
 
     def begin_at(
@@ -187,7 +188,7 @@ class History(WrittenBesideReading):
         time: int,
         links: Iterable[LinkRow] = (),
     ) -> None:
-        """Forget everything and begin with these rows: no earlier moment than ``sequence`` is known then."""
+        """Discard everything and start with these rows; no commit before ``sequence`` is known afterwards."""
         with self._writing, self._writer as transaction:
             for table in (*sql.HISTORY_TABLES, "head", "said", "moment", "gap"):
                 transaction.execute(f"DELETE FROM {table}")  # noqa: S608 - seven names
@@ -201,26 +202,26 @@ class History(WrittenBesideReading):
             transaction.execute("INSERT INTO moment VALUES (?, ?)", (sequence, time))
             transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (sequence, sequence))
             self._oldest = sequence
-            self._note_heads()
-            self._note_gaps()
+            self._refresh_heads()
+            self._load_gaps()
         self.settle()
 
     def fill(self, salvaged: Salvaged) -> None:
-        """Take in what was found whole in a damaged file; this one is empty."""
+        """Write the intact content of a damaged file into this empty one."""
         with self._writing:
             write_whole(salvaged, self._writer)
             _find_heads(self._writer)
             self._oldest = salvaged.oldest
-            self._note_heads()
-            self._note_gaps()
+            self._refresh_heads()
+            self._load_gaps()
         self.settle()
 
     def restore(
         self, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], links: Iterable[LinkRow], sequence: int, time: int
     ) -> None:
-        """Have the present be what these rows are, as of a commit; what was missing until then is a gap that ends.
+        """Make these rows the current states as of a commit; the gaps that lasted until then end.
 
-        Commits that the file has not seen are a gap as well.
+        Commits that the file has not applied become a gap as well.
         """
         with self._writing, self._writer as transaction:
             [(seen, _)] = transaction.execute(sql.SELECT_EXTENT)
@@ -230,9 +231,9 @@ class History(WrittenBesideReading):
                 transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (sequence, time))
                 transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
             transaction.execute(sql.CREATE_PRESENT_TABLE)
-            present = _Present(transaction, time)
+            restorer = _CurrentStateRestorer(transaction, time)
             for table, rows in (("node", nodes), ("edge", edges), ("link", links)):
-                present.bring(table, rows)
+                restorer.restore_rows(table, rows)
                 transaction.execute(sql.UPDATE_ABSENT_END[table], {"at": min(seen + 1, sequence), "time": time})
                 transaction.execute(sql.DELETE_PRESENT)
             transaction.execute(sql.UPDATE_STATE_ENDS, {"at": min(seen + 1, sequence), "time": time})
@@ -240,22 +241,22 @@ class History(WrittenBesideReading):
             transaction.execute("DELETE FROM head")
         with self._writing:
             _find_heads(self._writer)
-            self._note_heads()
-            # Only now: who reads meanwhile is still refused.
-            self._note_gaps()
+            self._refresh_heads()
+            # Only now, so that concurrent readers are still refused.
+            self._load_gaps()
         self.settle()
 
     def prune(self, before: int) -> int:
-        """Forget the states that had ended by a commit; how many those were. Earlier moments are gone then.
+        """Delete the states that had ended by a commit. Return their number. Earlier commits can no longer be read.
 
-        Versions that a node names as other heads stay.
+        Versions that a node lists as conflicting heads are kept.
         """
         return sum(self.pruning(before))
 
     def pruning(self, before: int) -> Generator[int]:
-        """As `prune`, in slices: how many states each has forgotten. What is still to come may as well be left."""
+        """Prune as `prune`, in slices. Yield the number of states deleted by each; iteration may be abandoned."""
         before = min(before, self.sequence)
-        self._begin_later(before)
+        self._advance_oldest(before)
         for table in sql.HISTORY_TABLES:
             at: int | None = 0
             while at is not None:
@@ -263,57 +264,59 @@ class History(WrittenBesideReading):
                 yield removed
         while self._write(sql.DELETE_MOMENTS, {"before": before, "limit": PRUNE_BATCH_STATES}):
             yield 0
-        yield from self._giving_back()
+        yield from self._release_free_pages()
 
-    def _giving_back(self) -> Iterator[int]:
-        """Give the pages that hold nothing back to the file system, 4 MiB at a time.
+    def _release_free_pages(self) -> Iterator[int]:
+        """Return free pages to the file system, 4 MiB at a time.
 
-        A file from before that was foreseen is written anew, if less than half of it holds anything.
+        A file created without incremental vacuum is rewritten if less than half of it is in use.
         """
-        [(empty, pages)] = self._outside(sql.SELECT_EMPTY_PAGES)
-        if self._outside(sql.SELECT_CAN_VACUUM) == [(1,)]:
+        [(empty, pages)] = self._run_autocommit(sql.SELECT_EMPTY_PAGES)
+        if self._run_autocommit(sql.SELECT_CAN_VACUUM) == [(1,)]:
             while empty:
                 with self._writing:
-                    # As a script: it answers with rows without columns, a page each, of which `execute` asks for one.
+                    # As a script: the statement returns one empty row per page, of which `execute` would fetch only
+                    # one.
                     self._writer.executescript(sql.VACUUM_PAGES)
                 yield 0
-                [(empty, _)] = self._outside(sql.SELECT_EMPTY_PAGES)
+                [(empty, _)] = self._run_autocommit(sql.SELECT_EMPTY_PAGES)
         elif 2 * empty > pages:
-            self._outside("VACUUM")
+            self._run_autocommit("VACUUM")
         # Pages that a reader still uses stay in the log until later.
         self.settle()
 
-    def _outside(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a statement outside of transactions answers."""
+    def _run_autocommit(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement that runs outside of transactions."""
         with self._writing:
             return self._writer.execute(statement).fetchall()
 
-    def _begin_later(self, before: int) -> None:
-        # Before anything goes, and in memory first: who then still reads an earlier moment is told (`_still_known`).
+    def _advance_oldest(self, before: int) -> None:
+        # Before any deletion, and in memory first: concurrent readers of earlier commits are then refused
+        # (`_require_kept`).
         with self._writing, self._writer as transaction:
             self._oldest = max(self._oldest, before)
             transaction.execute("UPDATE cursor SET oldest = ?", (self._oldest,))
             transaction.execute(sql.DELETE_GAPS_UNTIL, (self._oldest,))
-            self._note_gaps()
+            self._load_gaps()
 
     def _prune_slice(self, table: str, after: int, before: int) -> tuple[int | None, int]:
-        """Where the next slice begins, None for nowhere, and how many states are gone."""
+        """Prune a slice. Return the start of the next one, None at the end, and the number of deleted states."""
         with self._writing, self._writer as transaction:
             seen = transaction.execute(
                 sql.SELECT_PRUNABLE_STATES[table], {"after": after, "limit": PRUNE_BATCH_STATES}
             ).fetchall()
-            going: list[tuple[int]] = []
+            to_delete: list[tuple[int]] = []
             size = 0
             for number, last, length in seen:
                 after = number
                 if last is not None and last <= before:
-                    going.append((number,))
+                    to_delete.append((number,))
                     size += length
                 if size >= PRUNE_BATCH_BYTES:
                     break
             if table == "node":
-                transaction.executemany(sql.DELETE_CO_AUTHORS, going)
-            removed = transaction.executemany(sql.DELETE_STATE[table], going).rowcount if going else 0
+                transaction.executemany(sql.DELETE_CO_AUTHORS, to_delete)
+            removed = transaction.executemany(sql.DELETE_STATE[table], to_delete).rowcount if to_delete else 0
         return (after if seen else None), removed
 
     def _write(self, statement: str, values: dict[str, Any]) -> int:
@@ -321,9 +324,10 @@ class History(WrittenBesideReading):
             return transaction.execute(statement, values).rowcount
 
     def erase(self, ids: Iterable[str], former: Iterable[str], through: int) -> None:
-        """Leave no state of some nodes and of their edges that began by a commit, and none of others that was over.
+        """Erase the states of the nodes ``ids`` and of their edges that began by a commit.
 
-        The file is written anew: nothing of them is in its free pages or its log. Who reads goes on.
+        Of the nodes ``former``, only past states are erased. The file is rewritten, so its free pages and its log
+        contain nothing of them. Concurrent reads continue.
         """
         with self._writing:
             with self._writer as transaction:
@@ -332,18 +336,18 @@ class History(WrittenBesideReading):
                 transaction.executemany(
                     sql.DELETE_ENDED_NODE_STATES, ({"id": each, "through": through} for each in former)
                 )
-                self._note_heads()
-            # The log is emptied before the pages can be sealed: if that is as far as it goes, all rows are checked.
+                self._refresh_heads()
+            # The log is emptied before the pages can be sealed; after a crash in between, all rows are checked.
             self._seal.forget()
             write_anew(self._writer)
         self.settle(whole=True)
 
-    # Its pages
+    # Pages and checksums
 
     def settle(self, *, whole: bool = False) -> bool:
-        """Move the log into the file, and seal the pages that changed, or the whole file; whether all was moved.
+        """Checkpoint the log and seal the changed pages. Return whether the log was moved completely.
 
-        Pages that a reader still uses stay in the log. Raises sqlite3.Error and OSError.
+        ``whole`` seals all pages. Pages that a reader still uses stay in the log. Raises sqlite3.Error and OSError.
         """
         with self._writing:
             changed = None if whole or self._seal.sealed() is None else self._seal.logged()
@@ -362,7 +366,7 @@ class History(WrittenBesideReading):
             self.settle()
 
     def scrub(self, first: int, pages: int) -> tuple[list[int], int]:
-        """Read pages from the disk and compare them with their seal: those that differ, and how many there are in all.
+        """Compare pages on disk with their checksums. Return those that differ, and the total number of pages.
 
         Raises OSError.
         """
@@ -373,52 +377,52 @@ class History(WrittenBesideReading):
             self._seal.drop_cached(first, first + pages - 1)
             return self._seal.faults(sealed, first, first + pages - 1), sealed.pages
 
-    # Reading; all raise sqlite3.DatabaseError when the file is damaged, and Gone for a moment that is no longer known
+    # Reads. All raise sqlite3.DatabaseError if the file is damaged, and Gone for commits that are no longer known.
 
     def node_at(self, node_id: str, at: int) -> RowState[NodeRow] | None:
-        """The state of a node as of a commit."""
-        found = self._still_known(at, self._nodes(sql.SELECT_NODE_AT, {"id": node_id, "at": at}))
+        """Return the state of a node as of a commit."""
+        found = self._require_kept(at, self._nodes(sql.SELECT_NODE_AT, {"id": node_id, "at": at}))
         return next((state for state in found if state.last is None or state.last > at), None)
 
     def node_version(self, node_id: str, version: int) -> RowState[NodeRow] | None:
-        """The state of a node with this version; the newest, should it have been deleted and made again."""
+        """Return the state of a node with a version; the newest one if the node was deleted and created again."""
         found = self._nodes(sql.SELECT_NODE_VERSION, {"id": node_id, "version": version})
         if not found:
             self._require_no_gap(node_id, 0, FOREVER)
         return next(iter(found), None)
 
     def heads(self, limit: int) -> list[RowState[NodeRow]]:
-        """Versions that nodes name as other heads, by id and version: those that are known."""
+        """Return the known versions that nodes list as conflicting heads, by id and version."""
         return self._nodes(sql.SELECT_HEADS, {"limit": limit})
 
     def said_of(self, node_id: str, versions: range, limit: int) -> list[SaidBy]:
-        """Who else has said what some versions of a node say, in the order of commits."""
+        """Return the additional authors of some versions of a node, in the order of commits."""
         values = {"id": node_id, "least": versions.start, "most": versions.stop - 1, "limit": limit}
-        return [_said_by(node_id, *found) for found in self._read(sql.SELECT_CO_AUTHORS, values)]
+        return [_parse_co_author(node_id, *found) for found in self._read(sql.SELECT_CO_AUTHORS, values)]
 
     def node_states(self, node_id: str, before: int, limit: int) -> list[RowState[NodeRow]]:
-        """The states of a node, newest first, that began before a commit."""
+        """Return the states of a node that began before a commit, newest first."""
         found = self._nodes(sql.SELECT_NODE_STATES_BEFORE, {"id": node_id, "before": before, "limit": limit})
         known_from = found[-1].first if len(found) == limit else 0
         self._require_no_gap(node_id, (found[0].last or before) if is_unbroken(found, limit) else known_from, before)
         return found
 
     def node_states_after(self, node_id: str, after: int, limit: int) -> list[RowState[NodeRow]]:
-        """The states of a node, oldest first, that began after a commit."""
+        """Return the states of a node that began after a commit, oldest first."""
         found = self._nodes(sql.SELECT_NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
         self._require_no_gap(node_id, after, found[-1].first + 1 if len(found) == limit else FOREVER)
         return found
 
     def next_state(self, node_id: str, after: int) -> RowState[NodeRow] | None:
-        """The first state of a node that is known to have begun after a commit; others may be missing before it."""
+        """Return the first known state of a node that began after a commit; earlier ones may be missing."""
         return next(iter(self._nodes(sql.SELECT_NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": 1})), None)
 
     def node_states_until(self, node_id: str, through: int) -> list[RowState[NodeRow]]:
-        """All states of a node that began by a commit."""
+        """Return all states of a node that began by a commit."""
         return self._nodes(sql.SELECT_NODE_STATES_THROUGH, {"id": node_id, "through": through})
 
     def sources_of(self, node_id: str, relation_type: str) -> list[str]:
-        """The nodes from which a relation of a type has ever led to a node."""
+        """Return the nodes that have ever had a relation of a type to a node."""
         return [row[0] for row in self._read(sql.SELECT_SOURCES, {"id": node_id, "relation_type": relation_type})]
 
     def deleted_targets(self, relation_type: str, limit: int) -> list[RowState[NodeRow]]:
@@ -434,62 +438,63 @@ class History(WrittenBesideReading):
         return self._edges(sql.SELECT_EDGES_ENDED_AT, values)
 
     def nodes_at(self, at: int, type_: str | None, after: str | None, limit: int) -> list[RowState[NodeRow]]:
-        """The next nodes in the order of their ids as of a commit, of one type or of all."""
+        """Return the next nodes as of a commit, in the order of their ids; of one type or of all."""
         values = {"at": at, "type": type_, "after": after or "", "limit": limit}
-        return self._still_known(
+        return self._require_kept(
             at, self._nodes(sql.SELECT_NODES_AT if type_ is None else sql.SELECT_NODES_OF_TYPE_AT, values)
         )
 
     def outgoing(self, node_id: str, at: int, limit: int) -> list[RowState[EdgeRow]]:
-        """Edges that started at a node as of a commit, by where they lead and their types."""
+        """Return the edges from a node as of a commit, sorted by target and type."""
         found = self._edges(sql.SELECT_OUT_EDGES_AT, {"id": node_id, "at": at, "limit": limit})
-        # Here, for SQLite takes half as long again for it: they are in order but for types.
-        return self._still_known(at, sorted(found, key=lambda state: state.row.key))
+        # Sorted here, because SQLite would take 1.5 times as long; only the types are out of order.
+        return self._require_kept(at, sorted(found, key=lambda state: state.row.key))
 
     def incoming(self, node_id: str, at: int, limit: int) -> list[RowState[EdgeRow]]:
-        """Edges that ended at a node as of a commit."""
-        return self._still_known(at, self._edges(sql.SELECT_IN_EDGES_AT, {"id": node_id, "at": at, "limit": limit}))
+        """Return the edges to a node as of a commit."""
+        return self._require_kept(at, self._edges(sql.SELECT_IN_EDGES_AT, {"id": node_id, "at": at, "limit": limit}))
 
     def edges_at(self, at: int, after: EdgeKey, limit: int) -> list[RowState[EdgeRow]]:
-        """The next edges in the order of their keys as of a commit."""
+        """Return the next edges as of a commit, in the order of their keys."""
         source, target, relation_type = after
         values = {"at": at, "source": source, "target": target, "relation_type": relation_type, "limit": limit}
-        return self._still_known(at, self._edges(sql.SELECT_EDGES_AT, values))
+        return self._require_kept(at, self._edges(sql.SELECT_EDGES_AT, values))
 
     def numbers_from(self, node_id: str, limit: int) -> list[tuple[int, str]]:
-        """Every state that an edge from a node has had, as a number, and where the edge leads; at most so many."""
+        """Return up to ``limit`` states of edges from a node, as row number and target."""
         return self._read(sql.SELECT_EDGE_NUMBERS, {"id": node_id, "limit": limit})
 
     def edges_numbered(self, numbers: Sequence[int], at: int) -> list[RowState[EdgeRow]]:
-        """Those of some states of edges that held as of a commit."""
+        """Return the edge states with the given row numbers that were current as of a commit."""
         found = self._read_some(sql.SELECT_EDGES_BY_NUMBER_AT, numbers, at, at)
-        return self._still_known(at, _as_states(packing.edge, found))
+        return self._require_kept(at, _as_states(packing.edge, found))
 
     def edge_states(self, numbers: Sequence[int]) -> list[RowState[EdgeRow]]:
-        """Some states of edges."""
+        """Return the edge states with the given row numbers."""
         return _as_states(packing.edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
 
     def edge_lives(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
-        """Some states of edges: the number, the edge, and the commits from and until which it held."""
+        """Yield row number, edge key, first and last commit of the edge states with the given row numbers."""
         found = self._read_some(sql.SELECT_EDGE_LIFETIMES, numbers)
         return ((number, (source, target, kind), first, last) for number, source, target, kind, first, last in found)
 
     def node_lives(self, node_id: str, limit: int) -> list[tuple[int, int | None]]:
-        """The commits from and until which the states of a node held, newest first."""
+        """Return the first and last commits of the states of a node, newest first."""
         return self._read(sql.SELECT_NODE_LIFETIMES, {"id": node_id, "limit": limit})
 
     def degree_at(self, node_id: str, at: int, limit: int) -> tuple[int, int]:
-        """How many edges started and ended at a node as of a commit, and how many of their states were looked at.
+        """Return the number of edges from and to a node as of a commit, and the number of edge states examined.
 
-        Either way, at most so many are looked at.
+        At most ``limit`` states are examined in each direction.
         """
         count, looked_at = self._read(sql.SELECT_DEGREE, {"id": node_id, "at": at, "limit": limit})[0]
         return count, looked_at
 
     def commits_by_time(self, spans: int) -> tuple[list[int], list[int]]:
-        """Times in microseconds that part what is known into spans of one length, and the last commit up to each.
+        """Return times that divide the known history into equal spans, and the last commit up to each time.
 
-        The first commit of all is in the first span. Where the clock was set back, commits count as made later.
+        Times are in microseconds. The first commit belongs to the first span. Where the clock was set back, commits
+        count as made later.
         """
         first, last = self._read(sql.SELECT_TIME_RANGE, {})[0]
         if first is None:
@@ -502,28 +507,28 @@ class History(WrittenBesideReading):
         return times, commits
 
     def links_from(self, node_id: str, at: int, limit: int) -> list[RowState[LinkRow]]:
-        """Links that led from a node as of a commit."""
-        return self._still_known(at, self._links(sql.SELECT_OUT_LINKS_AT, {"id": node_id, "at": at, "limit": limit}))
+        """Return the links from a node as of a commit."""
+        return self._require_kept(at, self._links(sql.SELECT_OUT_LINKS_AT, {"id": node_id, "at": at, "limit": limit}))
 
     def links_at(self, at: int, after: LinkKey, limit: int) -> list[RowState[LinkRow]]:
-        """The next links in the order of their sources, stores, targets and types as of a commit."""
-        return self._still_known(at, self._links(sql.SELECT_LINKS_AT, {"at": at, "limit": limit, **_link_key(after)}))
+        """Return the next links as of a commit, in the order of source, store, target and type."""
+        return self._require_kept(at, self._links(sql.SELECT_LINKS_AT, {"at": at, "limit": limit, **_link_key(after)}))
 
     def has_links(self) -> bool:
-        """Whether a link has ever been there, as far as is known."""
+        """Return whether the store is known to have ever had a link."""
         return bool(self._read(sql.SELECT_HAS_LINKS, {})[0][0])
 
     def link_states(self, node_id: str, limit: int) -> list[RowState[LinkRow]]:
-        """The states of links from a node, newest first."""
+        """Return the states of links from a node, newest first."""
         return self._links(sql.SELECT_LINK_STATES_OF_SOURCE, {"id": node_id, "limit": limit})
 
-    def _still_known(self, at: int, found: list[RowState[Row]]) -> list[RowState[Row]]:
-        """What was found for a moment. Raises Gone if some of it may have been forgotten meanwhile."""
+    def _require_kept(self, at: int, found: list[RowState[Row]]) -> list[RowState[Row]]:
+        """Return the result of a read as of a commit. Raises Gone if part of it may have been pruned meanwhile."""
         self.require_known(at)
         return found
 
     def require_known(self, at: int) -> None:
-        """Raise Gone for a commit as of which it does not know everything."""
+        """Raise Gone for a commit as of which the history is incomplete."""
         if at < self._oldest:
             raise gone(self._oldest)
         for gap in self._gaps:
@@ -531,7 +536,7 @@ class History(WrittenBesideReading):
                 raise in_gap("as_of: the history of this store", gap.first, gap.last)
 
     def require_known_after(self, at: int) -> None:
-        """Raise Gone where commits after one may be missing, up to the next one whose time is known.
+        """Raise Gone if commits may be missing between one and the next whose time is known.
 
         A time between the two cannot be assigned to a commit.
         """
@@ -542,7 +547,7 @@ class History(WrittenBesideReading):
                     raise in_gap("as_of: the history of this store", gap.first, gap.last)
 
     def _require_no_gap(self, node_id: str, low: int, before: int) -> None:
-        """Raise Gone where a state of a node may be missing that began before a commit and ended after ``low``."""
+        """Raise Gone if a state of a node may be missing that began before a commit and ended after ``low``."""
         if self._gaps:
             [(first, last)] = self._read(sql.SELECT_NODE_GAP, {"id": node_id, "low": low, "before": before})
             if first is not None:
@@ -566,9 +571,10 @@ class History(WrittenBesideReading):
 
 
 def is_unbroken(states: Sequence[RowState[NodeRow]], limit: int) -> bool:
-    """Whether none is missing between states of a node, newest first, nor before the oldest.
+    """Return whether the states of a node, newest first, are complete, including those before the oldest.
 
-    Versions count up by one, also where a deleted node is made again. Fewer than ``limit`` must begin with version 1.
+    Versions count up by one, also where a deleted node is created again. Fewer than ``limit`` must begin with version
+    1.
     """
     steps = all(newer.row.version == older.row.version + 1 for newer, older in pairwise(states))
     return bool(states) and steps and (len(states) == limit or states[-1].row.version == 1)
@@ -579,20 +585,20 @@ def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...
 
 
 def state(unpack: Callable[..., Row | None], content: bytes | None, expected: int, *rest: Any) -> RowState[Row]:
-    """The state in what was found. Raises sqlite3.DatabaseError when it does not fit its checksum."""
+    """Return the state in a result row. Raises sqlite3.DatabaseError if it does not match its checksum."""
     row = unpack(content, expected, *rest[4:])
     if row is None:
-        raise sqlite3.DatabaseError("a state does not fit its checksum")
+        raise sqlite3.DatabaseError("a state does not match its checksum")
     return RowState(row, *rest[:4])
 
 
-def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
-    """Take in a change set; whether nodes name other versions beside them than before."""
+def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
+    """Apply a change set. Return whether the conflicting versions of any node changed."""
     at, time = change.sequence, change.time
     if change.said:
         said = ((each.id, SaidBy(each.version, each.created_by, at, time)) for each in change.said)
-        transaction.executemany(sql.INSERT_CO_AUTHOR, (_said_values(*each) for each in said))
-    if not change.size:  # as of it is as of the one before
+        transaction.executemany(sql.INSERT_CO_AUTHOR, (_co_author_values(*each) for each in said))
+    if not change.size:  # no state changed
         return False
     gone = (*change.edges_deleted, *(row.key for row in change.edges_updated))
     transaction.executemany(sql.UPDATE_EDGE_END, [{**_key(key), "at": at, "time": time} for key in gone])
@@ -600,19 +606,19 @@ def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
     transaction.executemany(sql.UPDATE_NODE_END, [{"id": node_id, "at": at, "time": time} for node_id in ended])
     nodes = (*change.nodes_created, *change.nodes_updated)
     transaction.executemany(sql.INSERT_NODE_STATE, (_node_values(row, at, time) for row in cooperative(nodes)))
-    heads = _take_heads(transaction, ended, change.nodes_updated)
+    heads = _update_heads(transaction, ended, change.nodes_updated)
     edges = (*change.edges_created, *change.edges_updated)
     transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in cooperative(edges)))
     transaction.executemany(
         sql.UPDATE_EDGE_ROW, [_touched(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched]
     )
     if change.links is not None:
-        _take_links(transaction, change)
+        _apply_links(transaction, change)
     transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (at, time))
     return heads
 
 
-def _take_heads(transaction: sqlite3.Connection, over: Iterable[str], rows: Iterable[NodeRow]) -> bool:
+def _update_heads(transaction: sqlite3.Connection, over: Iterable[str], rows: Iterable[NodeRow]) -> bool:
     named = [(row.id, version) for row in rows for version in conflicts(row)]
     if not named and not transaction.execute("SELECT EXISTS (SELECT * FROM head)").fetchone()[0]:
         return False
@@ -621,7 +627,7 @@ def _take_heads(transaction: sqlite3.Connection, over: Iterable[str], rows: Iter
     return bool(named) or gone > 0
 
 
-def _take_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
+def _apply_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     at, time = change.sequence, change.time
     gone = (*change.links_deleted, *(row.key for row in change.links_updated))
     transaction.executemany(sql.UPDATE_LINK_END, [{**_link_key(key), "at": at, "time": time} for key in gone])
@@ -657,37 +663,37 @@ def _link_values(row: LinkRow, at: int, time: int) -> tuple[Any, ...]:
     return source, row.store, target, relation_type, at, row.edge.version, time, *packing.stored_link(row)
 
 
-def _said_values(node_id: str, said: SaidBy) -> tuple[Any, ...]:
+def _co_author_values(node_id: str, said: SaidBy) -> tuple[Any, ...]:
     values = (node_id, *msgspec.structs.astuple(said))
     return *values, checksum(_encode(values))
 
 
-def _said_by(node_id: str, *found: Any) -> SaidBy:
+def _parse_co_author(node_id: str, *found: Any) -> SaidBy:
     said = SaidBy(*found[:-1])
-    if _said_values(node_id, said)[-1] != found[-1]:
-        raise sqlite3.DatabaseError("who has said something does not fit its checksum")
+    if _co_author_values(node_id, said)[-1] != found[-1]:
+        raise sqlite3.DatabaseError("an author entry does not match its checksum")
     return said
 
 
 def gone(oldest: int) -> Gone:
-    """The error for a moment before the first one that is known."""
+    """Return the error for a commit before the first one that is known."""
     return Gone(f"as_of: the history of this store begins at sequence {oldest}", oldest)
 
 
 def in_gap(what: str, first: int, last: int | None) -> Gone | Unavailable:
-    """The error for what is missing since a part of the file was damaged; for now alone while `last` is to come."""
+    """Return the error for states lost with a damaged part of the file; temporary while ``last`` is None."""
     if last is None:
-        message = f"{what} was damaged, and is being put right from sequence {first} on"
+        message = f"{what} was damaged and is being repaired from sequence {first} on; try again shortly"
         return Unavailable(message, retry_after=1)
     return Gone(
-        f"{what} has a gap from sequence {first} up to sequence {last}: that part of its file was damaged or lost, and "
-        f"could not be saved. What was before sequence {first} can be read, and from sequence {last} on",
+        f"{what} has a gap from sequence {first} up to sequence {last}: that part of its file was damaged or lost and "
+        f"could not be recovered. The history before sequence {first}, and from sequence {last} on, can be read",
         last,
     )
 
 
 def tells_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether a file is not what it was, or none of ours; its subclasses are for a full disk, a lock and the like."""
+    """Return whether an error means a damaged or foreign file; subclasses mean a full disk, a lock and the like."""
     return type(error) is sqlite3.DatabaseError
 
 
@@ -695,12 +701,12 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=HISTORY_LOCK_TIMEOUT_SECONDS, check_same_thread=False)
     try:
         if connection.execute(sql.SELECT_IS_FOREIGN, {"version": sql.HISTORY_VERSION}).fetchone()[0]:
-            raise sqlite3.DatabaseError("the file is of another kind")
-        knows_heads = connection.execute(sql.SELECT_HAS_HEAD_TABLE).fetchone()[0]
+            raise sqlite3.DatabaseError("the file is not a history file")
+        has_head_table = connection.execute(sql.SELECT_HAS_HEAD_TABLE).fetchone()[0]
         connection.executescript(sql.HISTORY_SCHEMA)
         if not connection.execute(sql.SELECT_HAS_EDGE_KEY).fetchone()[0]:
             connection.execute(sql.CREATE_EDGE_SOURCE_INDEX)
-        if not knows_heads:
+        if not has_head_table:
             _find_heads(connection)
     except BaseException:
         connection.close()
@@ -708,29 +714,29 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-class _Present:
-    """The present being brought into a history that lacks some of it."""
+class _CurrentStateRestorer:
+    """Restoration of the current states that a history lacks."""
 
     def __init__(self, transaction: sqlite3.Connection, time: int) -> None:
         self._transaction = transaction
         self._time = time
 
-    def bring(self, table: str, rows: Iterable[NodeRow] | Iterable[EdgeRow] | Iterable[LinkRow]) -> None:
-        """Add the rows that are not there as they are now, and mark those that stay."""
+    def restore_rows(self, table: str, rows: Iterable[NodeRow] | Iterable[EdgeRow] | Iterable[LinkRow]) -> None:
+        """Add the rows that are missing, as they are now, and mark those that are current."""
         for row in cooperative(rows):
-            number = self._held(table, row)
+            number = self._matching_state(table, row)
             if number is None:
                 number = self._add(table, row)
             self._transaction.execute(sql.INSERT_PRESENT, (number,))
 
-    def _held(self, table: str, row: NodeRow | EdgeRow | LinkRow) -> int | None:
-        """The number of the state that says what a row does."""
+    def _matching_state(self, table: str, row: NodeRow | EdgeRow | LinkRow) -> int | None:
+        """Return the number of the current state that equals a row, None if none does."""
         found = self._transaction.execute(sql.SELECT_PRESENT_STATE[table], _key_of(row)).fetchone()
         if found is None:
             return None
         if found[1] == _stored(row).hash:
             return found[0]
-        # Rows from before are kept otherwise.
+        # Files of older versions use another row format.
         [state] = self._transaction.execute(sql.SELECT_STATE_BY_NUMBER[table], (found[0],))
         return found[0] if _UNPACK[table](*state) == row else None
 
@@ -738,15 +744,15 @@ class _Present:
         if isinstance(row, NodeRow):
             values, sequence = _node_values(row, row.sequence, row.updated_at), row.sequence
         elif isinstance(row, EdgeRow):
-            values, sequence = _edge_values(row, row.sequence, self._began(row.sequence)), row.sequence
+            values, sequence = _edge_values(row, row.sequence, self._time_of_commit(row.sequence)), row.sequence
         else:
             sequence = row.edge.sequence
-            values = _link_values(row, sequence, self._began(sequence))
+            values = _link_values(row, sequence, self._time_of_commit(sequence))
         number = self._transaction.execute(_ADD[table], values).lastrowid
         self._transaction.execute(sql.DELETE_GAP, (table, values[0], sequence))
         return number or 0
 
-    def _began(self, sequence: int) -> int:
+    def _time_of_commit(self, sequence: int) -> int:
         found = self._transaction.execute(sql.SELECT_COMMIT_TIME, (sequence,)).fetchone()
         return found[0] if found else self._time
 

@@ -1,7 +1,7 @@
-"""How rows are kept in the history: without what the columns beside them say, and long ones compressed.
+"""Storage format of rows in the history: without the values of their other columns, and compressed if long.
 
-Rows of files from before are MessagePack as a whole, which never begins with the byte that packed ones begin with. So
-both are read, and a file may hold both. The checksum of a packed row covers what its columns say.
+Files of older versions contain rows as plain MessagePack, which never begins with the marker byte of packed rows. Both
+formats are read, and a file may mix them. The checksum of a packed row also covers its other columns.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from kgserve.storage.model.digest import checksum
 from kgserve.storage.model.fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.rows import NO_ATTRIBUTES, EdgeRow, LinkRow, NodeRow, edge_attributes, edge_stamps
 
-_PACKED = 0xC1
-_COMPRESSED = 0x78
-"""What a stream of zlib begins with, and no packed row."""
+_PACKED_MARKER = 0xC1
+_ZLIB_MARKER = 0x78
+"""First byte of a zlib stream; no uncompressed packed row begins with it."""
 _MIN_BYTES_TO_COMPRESS = 1 << 10
-"""Bytes from which on compressing is worth its time; of less it saves a sixth."""
+"""Smallest size, in bytes, that is compressed; below it, compression saves only a sixth."""
 _MAX_INTEGER_WEIGHT = 1 << 16
 
 _encode = msgspec.msgpack.Encoder().encode
 _MAX_CACHED_ATTRIBUTES_CHARS = 200
-"""Characters of an edge's attributes that are remembered: edges that were written together have them in common."""
+"""Longest attributes of an edge, in characters, that are cached: edges written together share them."""
 
 
 class PackedRow(NamedTuple):
-    """A row as its columns ``row`` and ``hash`` have it."""
+    """Values of the columns ``row`` and ``hash``."""
 
     content: bytes
     hash: int
 
 
-class _Parts(NamedTuple):
-    """What is the caller's own of an edge's attributes, empty for nothing, when it was made and how long it lasted."""
+class _AttributeParts(NamedTuple):
+    """Parts of an edge's attributes: the caller's own (empty for none), creation time and duration until the update."""
 
     own: str
     created_at: int
@@ -54,7 +54,7 @@ class _PackedNode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     extras: NodeExtras | None
 
 
-class _Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _PackedEdge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     weight: float
     own: str
     sequence: int
@@ -64,64 +64,64 @@ class _Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _decode_node = msgpack_decoder(_PackedNode).decode
-_decode_edge = msgpack_decoder(_Edge).decode
-_whole_node = msgpack_decoder(NodeRow).decode
-_whole_edge = msgpack_decoder(EdgeRow).decode
-_whole_link = msgpack_decoder(LinkRow).decode
+_decode_edge = msgpack_decoder(_PackedEdge).decode
+_decode_plain_node = msgpack_decoder(NodeRow).decode
+_decode_plain_edge = msgpack_decoder(EdgeRow).decode
+_decode_plain_link = msgpack_decoder(LinkRow).decode
 
 
 def stored_node(row: NodeRow) -> PackedRow:
-    """A node as it is kept beside its id, type and version."""
+    """Return a node in storage format, without its id, type and version."""
     lasted = row.updated_at - row.created_at
     packed = _PackedNode(row.content, row.attributes, row.sequence, row.created_at, lasted, row.extras)
     return _stored(packed, (row.id, row.type, row.version))
 
 
 def stored_edge(row: EdgeRow) -> PackedRow:
-    """An edge as it is kept beside its key and its version."""
+    """Return an edge in storage format, without its key and version."""
     return _stored_edge(row, row, (*row.key, row.version))
 
 
 def stored_link(row: LinkRow) -> PackedRow:
-    """A link as it is kept beside the key and version of its edge, and its store."""
+    """Return a link in storage format, without its store and the key and version of its edge."""
     return _stored_edge(row, row.edge, (*row.edge.key, row.edge.version, row.store))
 
 
 def node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
-    """The node of which columns say ``key``: id, type and version; None when it does not fit its checksum."""
+    """Return the node in storage format whose ``key`` columns are id, type and version; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
-    if content[0] != _PACKED:
-        return _whole_node(content)
+    if content[0] != _PACKED_MARKER:
+        return _decode_plain_node(content)
     node_id, type_, version = key
-    found = _decode_node(_data(content))
+    found = _decode_node(_uncompressed(content))
     created, updated = found.created_at, found.created_at + found.lasted
     texts = found.content, found.attributes
     return NodeRow(node_id, type_, *texts, version, found.sequence, created, updated, found.extras)
 
 
 def edge(content: bytes | None, expected: int, *key: Any) -> EdgeRow | None:
-    """The same of an edge: source, target, relation type and version."""
+    """Return the edge whose ``key`` columns are source, target, relation type and version; None on a mismatch."""
     if not _is_intact(content, expected, key):
         return None
-    return _edge_of(content, key) if content[0] == _PACKED else _whole_edge(content)
+    return _edge_of(content, key) if content[0] == _PACKED_MARKER else _decode_plain_edge(content)
 
 
 def link(content: bytes | None, expected: int, *key: Any) -> LinkRow | None:
-    """The same of a link: those of its edge, and its store."""
+    """Return the link whose ``key`` columns are those of its edge, and its store; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
-    return LinkRow(key[4], _edge_of(content, key)) if content[0] == _PACKED else _whole_link(content)
+    return LinkRow(key[4], _edge_of(content, key)) if content[0] == _PACKED_MARKER else _decode_plain_link(content)
 
 
 def _is_intact(content: bytes | None, expected: int, key: tuple[Any, ...]) -> TypeGuard[bytes]:
     if not content:
         return False
-    return checksum(content + _encode(key) if content[0] == _PACKED else content) == expected
+    return checksum(content + _encode(key) if content[0] == _PACKED_MARKER else content) == expected
 
 
-def _data(content: bytes) -> bytes:
-    return zlib.decompress(content[1:]) if content[1] == _COMPRESSED else content[1:]
+def _uncompressed(content: bytes) -> bytes:
+    return zlib.decompress(content[1:]) if content[1] == _ZLIB_MARKER else content[1:]
 
 
 def _stored_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
@@ -129,18 +129,22 @@ def _stored_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> P
     if parts is None:
         content = _encode(row)
         return PackedRow(content, checksum(content))
-    return _stored(_Edge(_short(of.weight), parts.own, of.sequence, parts.created_at, parts.lasted, of.extras), key)
+    return _stored(
+        _PackedEdge(_compact_weight(of.weight), parts.own, of.sequence, parts.created_at, parts.lasted, of.extras), key
+    )
 
 
-def _parts(attributes: str) -> _Parts | None:
-    """What an edge's attributes are put together from; None where that would not be these."""
+def _parts(attributes: str) -> _AttributeParts | None:
+    """Split an edge's attributes into parts; None if they could not be reassembled exactly."""
     stamps = edge_stamps(attributes)
     created = parse_time(stamps.created_at)
-    parts = _Parts("" if stamps.own == NO_ATTRIBUTES else stamps.own, created, parse_time(stamps.updated_at) - created)
+    parts = _AttributeParts(
+        "" if stamps.own == NO_ATTRIBUTES else stamps.own, created, parse_time(stamps.updated_at) - created
+    )
     return parts if _attributes(parts) == attributes else None
 
 
-def _attributes(parts: _Parts) -> str:
+def _attributes(parts: _AttributeParts) -> str:
     own, created, lasted = parts
     return edge_attributes(format_time(created), format_time(created + lasted), own or NO_ATTRIBUTES)
 
@@ -151,20 +155,20 @@ _recent_attributes = lru_cache(maxsize=4096)(_attributes)
 
 def _edge_of(content: bytes, key: tuple[Any, ...]) -> EdgeRow:
     source, target, relation_type, version = key[:4]
-    packed = _decode_edge(_data(content))
-    parts = _Parts(packed.own, packed.created_at, packed.lasted)
+    packed = _decode_edge(_uncompressed(content))
+    parts = _AttributeParts(packed.own, packed.created_at, packed.lasted)
     attributes = (_recent_attributes if len(packed.own) <= _MAX_CACHED_ATTRIBUTES_CHARS else _attributes)(parts)
     return EdgeRow(source, target, relation_type, packed.weight, attributes, version, packed.sequence, packed.extras)
 
 
-def _short(weight: float) -> float:
-    """The same number, whole where it is: a byte instead of nine."""
+def _compact_weight(weight: float) -> float:
+    """Return a weight as an integer if it is one: a byte instead of nine."""
     return int(weight) if 0 < weight < _MAX_INTEGER_WEIGHT and weight.is_integer() else weight
 
 
-def _stored(packed: _PackedNode | _Edge, key: tuple[Any, ...]) -> PackedRow:
+def _stored(packed: _PackedNode | _PackedEdge, key: tuple[Any, ...]) -> PackedRow:
     data = _encode(packed)
     if len(data) >= _MIN_BYTES_TO_COMPRESS:
         data = min(data, zlib.compress(data, 1), key=len)
-    content = bytes((_PACKED,)) + data
+    content = bytes((_PACKED_MARKER,)) + data
     return PackedRow(content, checksum(content + _encode(key)))

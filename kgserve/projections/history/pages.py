@@ -1,7 +1,7 @@
-"""SQLite's file format, as far as it takes to read rows from a file that SQLite itself no longer reads.
+"""Reader of SQLite's file format, for files that SQLite itself can no longer read.
 
-Pages are read one by one (https://www.sqlite.org/fileformat2.html), those that its log has as the log has them. What
-cannot be read is left out, and no error is raised for it.
+Pages are read one by one (https://www.sqlite.org/fileformat2.html); pages in the write-ahead log take precedence.
+Unreadable content is skipped without an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Values = tuple[Any, ...]
 
 
 class Cell(NamedTuple):
-    """An entry of a page: its row's number and values, and the page below it; 0 and () for what a kind has not."""
+    """Cell of a page: row number, values, and child page; 0 or () for fields that the page type lacks."""
 
     child: int
     rowid: int
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a table or an entry of an index, and the page that it is on."""
+    """Row of a table or entry of an index, and the page that it is on."""
 
     page: int
     rowid: int
@@ -41,46 +41,48 @@ class Row(NamedTuple):
 
 
 class UnreadPage(NamedTuple):
-    """A page of a tree that could not be read, or is damaged: rows after ``after`` may have been on it or below it."""
+    """Unreadable or damaged page of a tree; rows after ``after`` may have been on it or below it."""
 
     page: int
     after: int
 
 
 class DatabasePages:
-    """The pages of a file; ``damaged`` are not to be believed where they lead to others."""
+    """Pages of a file and its log; child pointers on ``damaged`` pages are not reliable."""
 
     def __init__(self, path: Path, damaged: frozenset[int]) -> None:
-        """Read a file and its log whole. Raises OSError."""
-        self._data = _mapped(path)
-        self._logged = _logged(path.with_name(f"{path.name}-wal"))
-        self.damaged = damaged - self._logged.keys()
-        self.count = max(-(-len(self._data) // HISTORY_PAGE_BYTES), max(self._logged, default=0))
+        """Read a file and its log completely. Raises OSError."""
+        self._data = _map_file(path)
+        self._log_pages = _log_pages(path.with_name(f"{path.name}-wal"))
+        self.damaged = damaged - self._log_pages.keys()
+        self.count = max(-(-len(self._data) // HISTORY_PAGE_BYTES), max(self._log_pages, default=0))
 
     def page(self, number: int) -> bytes:
-        """A page; empty where there is none."""
-        return self._logged.get(number) or self._data[(number - 1) * HISTORY_PAGE_BYTES : number * HISTORY_PAGE_BYTES]
+        """Return the content of a page, empty if it does not exist."""
+        return (
+            self._log_pages.get(number) or self._data[(number - 1) * HISTORY_PAGE_BYTES : number * HISTORY_PAGE_BYTES]
+        )
 
     def roots(self) -> dict[str, int]:
-        """The first pages of tables and indexes by their names, as far as page 1 tells."""
+        """Return the root pages of tables and indexes by name, as far as page 1 is readable."""
         rows = self.tree(1, lambda _: None)
         return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
 
     def tree(self, root: int, unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
-        """All rows of a table or entries of an index in their order; pages that are damaged are reported, and read."""
-        yield from self._below(root, 0, set(), unread)
+        """Yield all rows of a table or entries of an index in order. Damaged pages are reported, and read."""
+        yield from self._walk(root, 0, set(), unread)
 
     def leaves(self) -> Iterator[int]:
-        """The pages that hold rows of tables, but for those that are free."""
+        """Yield the numbers of the pages with table rows, without free pages."""
         free = self._free()
         for number in range(1, self.count + 1):
             page = self.page(number)
-            if number not in free and len(page) == HISTORY_PAGE_BYTES and page[_start(number)] == TABLE_LEAF:
+            if number not in free and len(page) == HISTORY_PAGE_BYTES and page[_header_offset(number)] == TABLE_LEAF:
                 yield number
 
     def cells(self, number: int) -> Iterator[Cell]:
-        """The entries of a page, those that can be read."""
-        page, start = self.page(number), _start(number)
+        """Yield the readable cells of a page."""
+        page, start = self.page(number), _header_offset(number)
         if len(page) < HISTORY_PAGE_BYTES or page[start] not in {
             TABLE_LEAF,
             TABLE_INTERIOR,
@@ -90,13 +92,13 @@ class DatabasePages:
             return
         kind, count = page[start], int.from_bytes(page[start + 3 : start + 5])
         at = start + (8 if kind in {TABLE_LEAF, INDEX_LEAF} else 12)
-        for place in range(at, min(at + 2 * count, HISTORY_PAGE_BYTES - 1), 2):
-            cell = self._cell(page, kind, int.from_bytes(page[place : place + 2]))
+        for offset in range(at, min(at + 2 * count, HISTORY_PAGE_BYTES - 1), 2):
+            cell = self._cell(page, kind, int.from_bytes(page[offset : offset + 2]))
             if cell is not None:
                 yield cell
 
-    def _below(self, number: int, after: int, path: set[int], unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
-        page, start = self.page(number), _start(number)
+    def _walk(self, number: int, after: int, path: set[int], unread: Callable[[UnreadPage], object]) -> Iterator[Row]:
+        page, start = self.page(number), _header_offset(number)
         whole = len(page) == HISTORY_PAGE_BYTES and page[start] in {
             TABLE_LEAF,
             TABLE_INTERIOR,
@@ -109,13 +111,13 @@ class DatabasePages:
             return
         for cell in self.cells(number):
             if cell.child:
-                yield from self._below(cell.child, after, {*path, number}, unread)
+                yield from self._walk(cell.child, after, {*path, number}, unread)
             if page[start] != TABLE_INTERIOR:
                 yield Row(number, cell.rowid, cell.values)
             after = cell.rowid or after
         if page[start] in {TABLE_INTERIOR, INDEX_INTERIOR}:
             last = int.from_bytes(page[start + 8 : start + 12])
-            yield from self._below(last, after, {*path, number}, unread)
+            yield from self._walk(last, after, {*path, number}, unread)
 
     def _cell(self, page: bytes, kind: int, at: int) -> Cell | None:
         child = rowid = size = 0
@@ -133,8 +135,8 @@ class DatabasePages:
             return None
 
     def _payload(self, page: bytes, at: int, size: int, kind: int) -> bytes:
-        """The bytes of an entry, what is on pages of its own included. Raises ValueError where some are missing."""
-        if size > len(self._data) + len(self._logged) * HISTORY_PAGE_BYTES:
+        """Return the bytes of a cell, including overflow pages. Raises ValueError if some are missing."""
+        if size > len(self._data) + len(self._log_pages) * HISTORY_PAGE_BYTES:
             raise ValueError(size)
         most = HISTORY_PAGE_BYTES - 35 if kind == TABLE_LEAF else (HISTORY_PAGE_BYTES - 12) * 64 // 255 - 23
         if size <= most:
@@ -154,7 +156,7 @@ class DatabasePages:
         return b"".join(parts)
 
     def _free(self) -> set[int]:
-        """The pages that hold nothing, and may still look as if they did."""
+        """Return the free pages, which may still contain old content."""
         free: set[int] = set()
         trunk = int.from_bytes(self.page(1)[32:36])
         while trunk and trunk not in free and len(page := self.page(trunk)) == HISTORY_PAGE_BYTES:
@@ -165,28 +167,28 @@ class DatabasePages:
         return free
 
 
-def _mapped(path: Path) -> bytes | mmap.mmap:
+def _map_file(path: Path) -> bytes | mmap.mmap:
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
-def _start(number: int) -> int:
+def _header_offset(number: int) -> int:
     return _FILE_HEADER if number == 1 else 0
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where what follows it begins. Raises IndexError."""
+    """Return a variable-length integer, and the offset after it. Raises IndexError."""
     value = 0
-    for place in range(at, at + 8):
-        value = value << 7 | data[place] & 0x7F
-        if data[place] < 0x80:  # noqa: PLR2004 - the last byte has no mark
-            return value, place + 1
+    for offset in range(at, at + 8):
+        value = value << 7 | data[offset] & 0x7F
+        if data[offset] < 0x80:  # noqa: PLR2004 - the last byte lacks the continuation bit
+            return value, offset + 1
     value = value << 8 | data[at + 8]
     return (value - (1 << 64) if value >> 63 else value), at + 9
 
 
 def _record(payload: bytes) -> Values:
-    """The values of a row. Raises IndexError, ValueError and struct.error for what is none."""
+    """Return the values of a record. Raises IndexError, ValueError and struct.error if it is invalid."""
     header, at = _varint(payload, 0)
     types: list[int] = []
     while at < header:
@@ -210,38 +212,38 @@ def _value(payload: bytes, at: int, kind: int) -> tuple[Any, int]:
     if kind in {8, 9}:
         return kind - 8, at
     end = at + (kind - 12) // 2
-    if kind < 12 or end > len(payload):  # noqa: PLR2004 - 10 and 11 are none
+    if kind < 12 or end > len(payload):  # noqa: PLR2004 - 10 and 11 are invalid
         raise ValueError(kind)
     return (payload[at:end] if kind % 2 == 0 else payload[at:end].decode()), end
 
 
-def _logged(log: Path) -> dict[int, bytes]:
-    """The pages that a log has, of whole commits."""
-    known: dict[int, bytes] = {}
-    coming: dict[int, bytes] = {}
+def _log_pages(log: Path) -> dict[int, bytes]:
+    """Return the pages of committed transactions in a write-ahead log."""
+    committed: dict[int, bytes] = {}
+    uncommitted: dict[int, bytes] = {}
     try:
         data = log.read_bytes()
     except FileNotFoundError:
-        return known
+        return committed
     order = ">" if int.from_bytes(data[:4]) == _BIG_ENDIAN_MAGIC else "<"
-    sums = _sums(data[:24], (0, 0), order)
+    sums = _wal_checksums(data[:24], (0, 0), order)
     at = 32
     for page, commit, header in frames(log):
         content = data[at + 24 : at + 24 + HISTORY_PAGE_BYTES]
         at += 24 + HISTORY_PAGE_BYTES
         if len(content) < HISTORY_PAGE_BYTES:
             break
-        sums = _sums(header[:8] + content, sums, order)
+        sums = _wal_checksums(header[:8] + content, sums, order)
         if struct.pack(">2I", *sums) != header[16:24]:
             break
-        coming[page] = content
+        uncommitted[page] = content
         if commit:
-            known |= coming
-            coming = {}
-    return known
+            committed |= uncommitted
+            uncommitted = {}
+    return committed
 
 
-def _sums(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:
+def _wal_checksums(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:
     one, two = sums
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for first, second in zip(words[::2], words[1::2], strict=True):

@@ -1,7 +1,7 @@
-"""A history's file read beside its owner: what it says of the present, and the states of nodes that are over.
+"""Reads of a history file by readers other than its owner: current rows, and ended states of nodes.
 
-The present is read for want of a journal, each row only if it is whole; states that are over in the order in which they
-ended.
+Current rows are read where the journal is missing, each only if it is intact. Ended states are read in the order in
+which they ended.
 """
 
 from __future__ import annotations
@@ -36,21 +36,20 @@ _SELECT_HAS_LINK_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'
 
 
 class CurrentRows:
-    """The rows that hold as of ``sequence``, the last commit that a history has seen; ``time`` is in microseconds.
+    """Current rows as of ``sequence``, the last commit that a history has applied; ``time`` is in microseconds.
 
-    ``lost_nodes``, ``lost_edges`` and ``lost_links`` are the keys of rows that were met and did not fit their
-    checksums.
+    ``lost_nodes``, ``lost_edges`` and ``lost_links`` collect the keys of rows read with a checksum mismatch.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open it for reading alone. Raises sqlite3.Error, also when SQLite finds the file damaged: it reads all."""
+        """Open a history read-only and verify it completely. Raises sqlite3.Error, also for a damaged file."""
         self.lost_nodes: set[str] = set()
         self.lost_edges: set[EdgeKey] = set()
         self.lost_links: set[LinkKey] = set()
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            self._require_whole()
-            # One that was last written before there were links has no table of them.
+            self._verify()
+            # A file of an older version may lack the table of links.
             [(self._has_links,)] = self._connection.execute(_SELECT_HAS_LINK_TABLE)
             self.sequence, self.time = self._connection.execute(_SELECT_HISTORY_CURSOR).fetchone() or (0, 0)
         except BaseException:
@@ -62,14 +61,14 @@ class CurrentRows:
         self._connection.close()
 
     def node(self, row: NodeRow) -> NodeRow | None:
-        """How a node stands now, None when it is gone; as it is given when that is not whole."""
+        """Return the current row of a node, None if it is deleted, or the given row on a checksum mismatch."""
         found = self._connection.execute(
             f"{_SELECT_PRESENT_NODES} AND id = ? ORDER BY first DESC", (row.id,)
         ).fetchone()
         return self._node(*found) or row if found else None
 
     def edge(self, row: EdgeRow) -> EdgeRow | None:
-        """The same for an edge."""
+        """Return the current row of an edge, None if it is deleted, or the given row on a checksum mismatch."""
         source, target, relation_type = row.key
         key = {"source": source, "target": target, "relation_type": relation_type}
         found = self._connection.execute(
@@ -78,7 +77,7 @@ class CurrentRows:
         return self._edge(*found) or row if found else None
 
     def link(self, row: LinkRow) -> LinkRow | None:
-        """The same for a link."""
+        """Return the current row of a link, None if it is deleted, or the given row on a checksum mismatch."""
         if not self._has_links:
             return row
         source, target, relation_type = row.edge.key
@@ -89,17 +88,17 @@ class CurrentRows:
         return self._link(*found) or row if found else None
 
     def nodes_after(self, sequence: int) -> Iterator[NodeRow]:
-        """The nodes whose present state began after a commit."""
+        """Yield the nodes whose current state began after a commit."""
         states = self._connection.execute(f"{_SELECT_PRESENT_NODES} AND first > ?", (sequence,))
         return (row for state in states if (row := self._node(*state)) is not None)
 
     def edges_after(self, sequence: int) -> Iterator[EdgeRow]:
-        """The edges whose present state began after a commit."""
+        """Yield the edges whose current state began after a commit."""
         states = self._connection.execute(f"{_SELECT_PRESENT_EDGES} AND first > ?", (sequence,))
         return (row for state in states if (row := self._edge(*state)) is not None)
 
     def links_after(self, sequence: int) -> Iterator[LinkRow]:
-        """The links whose present state began after a commit."""
+        """Yield the links whose current state began after a commit."""
         states = (
             self._connection.execute(f"{_SELECT_PRESENT_LINKS} AND first > ?", (sequence,)) if self._has_links else ()
         )
@@ -120,32 +119,32 @@ class CurrentRows:
             self.lost_links.add(LinkKey(key[4], (key[0], key[1], key[2])))
         return row
 
-    def _require_whole(self) -> None:
+    def _verify(self) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version != HISTORY_VERSION:
-            raise sqlite3.DatabaseError("the file is of another kind")
+            raise sqlite3.DatabaseError("the file is not a history file")
         (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(found)
 
 
-_OWNER_LOCK_TIMEOUT_SECONDS = 1.0  # seconds to wait for the owner, who writes
+_OWNER_LOCK_TIMEOUT_SECONDS = 1.0  # the owner may be writing
 ENDED_STATES_BATCH_BYTES = 16 << 20
-"""Rows that are read at once, about."""
+"""Approximate size of a batch of rows."""
 
 
 class HistoryPosition(msgspec.Struct, frozen=True, order=True):
-    """How far somebody has read: past the state of this node that ended with this commit."""
+    """Position of a reader: after the state of node ``id`` that ended with the commit ``last``."""
 
     last: int
     id: str = ""
 
 
 class EndedStates(msgspec.Struct, frozen=True):
-    """Some states that are over, up to a place; ``sequence`` is the last commit all of whose states have been read.
+    """Batch of ended states, up to a position.
 
-    ``seen`` is the commit that the history itself has seen, ``oldest`` the first as of which it answers; there may be
-    ``more``.
+    ``sequence`` is the last commit whose ended states have all been read, ``seen`` the last commit in the history,
+    ``oldest`` the first as of which it can be read; ``more`` is true if further states may follow.
     """
 
     states: list[RowState[NodeRow]]
@@ -157,11 +156,11 @@ class EndedStates(msgspec.Struct, frozen=True):
 
 
 def read_ended(path: Path, place: HistoryPosition, limit: int) -> EndedStates | None:
-    """The next states that are over, at most ``limit`` and about 16 MiB; None while there is no history to be read.
+    """Return the next ended states, at most ``limit`` and about 16 MiB; None if there is no history to read.
 
-    Raises sqlite3.DatabaseError when the file is damaged or held by its owner for long.
+    Raises sqlite3.DatabaseError if the file is damaged, or locked by its owner for too long.
     """
-    # Its owner makes the index before the cursor, and then puts the row into that.
+    # The owner creates the index before the cursor, and inserts the cursor's row last.
     if not {"node", "node_by_end", "cursor"} <= _tables(path):
         return None
     with closing(_connect(path)) as connection:
@@ -170,17 +169,17 @@ def read_ended(path: Path, place: HistoryPosition, limit: int) -> EndedStates | 
             return None
         seen, oldest = found
         values = {"last": place.last, "id": place.id, "until": seen, "limit": limit}
-        states, more = _taken(connection.execute(SELECT_ENDED_NODES, values), limit)
+        states, more = _read_batch(connection.execute(SELECT_ENDED_NODES, values), limit)
     if not more:
         place = max(place, HistoryPosition(seen + 1))
         return EndedStates(states, place, place.last - 1, seen, oldest, more)
-    # The commit of the last one may have ended more.
+    # The commit of the last state may have ended more states.
     place = HistoryPosition(states[-1].last or 0, states[-1].row.id)
     return EndedStates(states, place, place.last - 1, seen, oldest, more)
 
 
-def _taken(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowState[NodeRow]], bool]:
-    """The first of some states, and whether there may be more."""
+def _read_batch(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowState[NodeRow]], bool]:
+    """Return the first states of a result, and whether more may follow."""
     states: list[RowState[NodeRow]] = []
     size = 0
     for row in rows:
@@ -196,7 +195,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _tables(path: Path) -> set[str]:
-    # Without its owner the file may not be readable for who may only read, and it may just be about to be made.
+    # If its owner does not have it open, a read-only process may be unable to read it, or it may not exist yet.
     try:
         with closing(_connect(path)) as connection:
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}

@@ -1,4 +1,4 @@
-"""Opening a history that may have been damaged: what is whole is kept, what was there is set aside, gaps are named."""
+"""Opening of a possibly damaged history: keeps intact content, sets the damaged file aside and records gaps."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _KEYS_BY_TABLE = {
 
 
 class HistoryFault(msgspec.Struct, frozen=True):
-    """What is wrong with a history's file, in words, and what is known of how it was."""
+    """Damage of a history file: a description, and the file's last seal."""
 
     reason: str
     sealed: Sealed | None
     is_older_copy: bool = False
-    """Whether all rows are whole, and only the last commits are missing."""
+    """True if all rows are intact and only the last commits are missing."""
 
 
 def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[History, str | None]:
-    """Open or make a store's history, and what was wrong with it: what is damaged is set aside, what is whole is kept.
+    """Open or create a store's history. Return it with a description of any damage, which is repaired.
 
-    ``told_by_journal``: the journal has all that it ever had, so that it begins again instead. Raises
-    sqlite3.DatabaseError, OSError.
+    ``told_by_journal``: the journal is complete, so a damaged history is rebuilt from it. Raises sqlite3.DatabaseError
+    and OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fault = find_fault(path)
@@ -54,12 +54,12 @@ def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[Hist
         return history, None
     if fault.is_older_copy:
         log.error("history_older_copy", store=store, reason=fault.reason)
-        lost = f"{fault.reason}; what the journal no longer has of these commits is missing"
-        return _sealed_again(path), None if told_by_journal else lost
+        lost = f"{fault.reason}; commits in between that the journal no longer has are missing"
+        return _open_resealed(path), None if told_by_journal else lost
     if told_by_journal:
         aside = set_aside(path)
         log.error("history_damaged", store=store, reason=fault.reason, set_aside=_name(aside), made_from="journal")
-        return History(path), f"{fault.reason}; it was made from the journal, which has all of it"
+        return History(path), f"{fault.reason}; it was rebuilt from the journal, which is complete"
     found, aside = salvage_history(path)
     counts = {f"{table}s": len(rows) for table, rows in found.rows.items()}
     gaps = [describe_gap(gap) for gap in found.gaps[:10]]
@@ -78,15 +78,15 @@ def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[Hist
 
 
 def find_fault(path: Path) -> HistoryFault | None:
-    """What is wrong with a file that is not open; None when it is whole, or when there is none and never was one.
+    """Return the damage of a file that is not open; None if it is intact, or if no history was ever created.
 
-    Every page is compared with its checksum. Where these are missing or of another state of the file, as after an
-    older version wrote to it, all rows are checked instead. A whole file that has seen less than its checksums say is
+    Every page is compared with its checksum. Where checksums are missing or belong to another state of the file, as
+    after an older version wrote to it, all rows are checked instead. An intact file with fewer commits than its seal is
     an older copy. Raises OSError.
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            return HistoryFault(f"{each.name} is no file", sealed_of(path))
+            return HistoryFault(f"{each.name} is not a regular file", sealed_of(path))
     if not path.exists():
         sealed = sealed_of(path)
         return HistoryFault(f"{path.name} is missing", sealed) if sealed is not None else None
@@ -103,9 +103,9 @@ def find_fault(path: Path) -> HistoryFault | None:
 
 
 def _fault_of_pages(path: Path, sealed: Sealed, faults: list[int]) -> HistoryFault | None:
-    """What is wrong with a file of which some pages do not fit, or whose seal is damaged; None for a whole one."""
+    """Return the damage of a file with mismatching pages or a damaged seal; None if all rows are intact."""
     reason = fault_of_rows(path)
-    seen = _seen(path)
+    seen = _last_sequence(path)
     if reason is None and 0 <= seen < sealed.sequence and faults:
         return HistoryFault(_describe_older_copy(path, seen, sealed), sealed, is_older_copy=True)
     if reason is None and seen >= 0 and (not faults or seen != sealed.sequence):
@@ -113,10 +113,10 @@ def _fault_of_pages(path: Path, sealed: Sealed, faults: list[int]) -> HistoryFau
         seal_path(path).unlink(missing_ok=True)
         return None
     some = ", ".join(map(str, faults[:10])) + (f" and {len(faults) - 10} more" if len(faults) > 10 else "")  # noqa: PLR2004
-    return HistoryFault(f"pages that are not as they were written: {some}; {reason or 'all rows are whole'}", sealed)
+    return HistoryFault(f"pages do not match their checksums: {some}; {reason or 'all rows are intact'}", sealed)
 
 
-def _sealed_again(path: Path) -> History:
+def _open_resealed(path: Path) -> History:
     seal_path(path).unlink(missing_ok=True)
     history = History(path)
     history.settle(whole=True)
@@ -128,7 +128,7 @@ def _describe_older_copy(path: Path, seen: int, sealed: Sealed) -> str:
 
 
 def fault_of_rows(path: Path) -> str | None:
-    """What is wrong with the rows of a file, whose pages nothing is known of; None if nothing is."""
+    """Return the damage of a file's rows, without the use of page checksums; None if they are intact."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return next(_faults(connection), None)
@@ -137,9 +137,9 @@ def fault_of_rows(path: Path) -> str | None:
 
 
 def salvage_history(path: Path) -> tuple[Salvaged, Path | None]:
-    """Take what is whole of a file over into another in its place, and where the former one is now.
+    """Replace a file with its intact content. Return that content, and the new path of the damaged file.
 
-    Raises OSError, sqlite3.Error.
+    Raises OSError and sqlite3.Error.
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
@@ -157,7 +157,7 @@ def salvage_history(path: Path) -> tuple[Salvaged, Path | None]:
     if path.stat().st_size:
         aside = free_name(path)
         os.link(path, aside)
-    # Without its seal the old file is still what it was, should this be as far as it goes.
+    # If the process ends here, the old file is still complete, only without its seal.
     seal_path(path).unlink(missing_ok=True)
     _move_logs(path, aside)
     new.replace(path)
@@ -167,7 +167,7 @@ def salvage_history(path: Path) -> tuple[Salvaged, Path | None]:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Move a file that cannot be used out of the way, with its log; where it is now, None where there was none."""
+    """Rename an unusable file and its log. Return the new path, None if the file did not exist."""
     aside = None
     if path.is_symlink() or path.exists():
         aside = free_name(path)
@@ -182,13 +182,13 @@ def set_aside(path: Path) -> Path | None:
 
 
 def remove_history(path: Path) -> None:
-    """Delete a history that is no longer wanted; what was set aside of it stays."""
+    """Delete a history; damaged files that were set aside are kept."""
     for each in _files(path):
         each.unlink(missing_ok=True)
 
 
 def gaps_of(path: Path) -> list[Gap]:
-    """What is missing of a file that is whole otherwise; it may be open. Raises sqlite3.Error."""
+    """Return the gaps of an otherwise intact file, which may be open. Raises sqlite3.Error."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         if not connection.execute(sql.SELECT_HAS_GAP_TABLE).fetchone()[0]:
             return []
@@ -196,7 +196,7 @@ def gaps_of(path: Path) -> list[Gap]:
 
 
 def describe_gap(gap: Gap) -> str:
-    """A gap in words."""
+    """Return a readable description of a gap."""
     until = "now" if gap.last is None else str(gap.last)
     return f"{gap.table}s from sequence {gap.first} to {until}"
 
@@ -217,7 +217,7 @@ def _name(path: Path | None) -> str | None:
     return None if path is None else path.name
 
 
-def _seen(path: Path) -> int:
+def _last_sequence(path: Path) -> int:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return connection.execute(sql.SELECT_EXTENT).fetchone()[0]
@@ -230,10 +230,10 @@ def _faults(connection: sqlite3.Connection) -> Iterator[str]:
     if found != "ok":
         yield str(found)
     if connection.execute(sql.SELECT_IS_FOREIGN, {"version": sql.HISTORY_VERSION}).fetchone()[0]:
-        yield "it is of another kind"
+        yield "it is not a history file"
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     if tables and connection.execute(sql.SELECT_EXTENT).fetchone() is None:
-        yield "it does not say what it has seen"
+        yield "its position is missing"
     for table, (unpack, key) in _KEYS_BY_TABLE.items():
         if table in tables:
             yield from _faults_of(connection, table, unpack, key)
@@ -243,11 +243,11 @@ def _faults(connection: sqlite3.Connection) -> Iterator[str]:
                 else sql.SELECT_INCONSISTENT_STATES[table].replace(sql.HAS_NO_GAPS, "")
             )
             for (number,) in connection.execute(statement):
-                yield f"row {number} of the {table}s held between commits that have other times"
+                yield f"row {number} of the {table}s has times that differ from those of its commits"
 
 
 def _faults_of(connection: sqlite3.Connection, table: str, unpack: Callable[..., Any], key: str) -> Iterator[str]:
     rows = connection.execute(f"SELECT CAST(row AS BLOB), hash, {key}, rowid FROM {table}")  # noqa: S608 - constants
     for *row, number in rows:
         if unpack(*row) is None:
-            yield f"row {number} of the {table}s does not fit its checksum"
+            yield f"row {number} of the {table}s does not match its checksum"

@@ -1,8 +1,8 @@
-"""What is whole in a damaged history: its rows, each checked, in a file of its own, with the gaps that are left.
+"""Recovery of the intact rows of a damaged history into a new file, with the remaining gaps.
 
-A row on a page that fits its seal is as it was written. One on a damaged page is taken if its content fits its
-checksum and the commits and times between which it held fit what else says so. Indexes are on other pages, and name
-the rows that are missing: a gap is as narrow as they allow, else it begins where the last row before it did.
+A row on a page that matches its seal is intact. A row on a damaged page is kept if its content matches its checksum,
+and if the commits and times of its validity are consistent with the rest. Indexes are on other pages and name the
+missing rows. Gaps are as narrow as the indexes allow, or else begin at the last row before the lost pages.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kgserve.projections.history.seal import PageSeal, Sealed
 from kgserve.storage.model.digest import checksum
 
 MAX_NAMED_ROWS = 10_000
-"""Of more missing rows only the commits are noted, not the ids."""
+"""Maximum number of missing rows recorded by id; beyond that, only the commits are recorded."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Gap(msgspec.Struct, frozen=True, order=True):
-    """Commits as of which something is missing, from one up to but not with another; None: up to the present.
+    """Range of commits with missing states, from ``first`` up to but excluding ``last``; None: up to the current state.
 
-    ``table`` is where a row is missing, and ``id`` whose it was; None for any.
+    ``table`` is the table that lacks a row, and ``id`` the node it belongs to; None for any.
     """
 
     first: int
@@ -40,7 +40,7 @@ class Gap(msgspec.Struct, frozen=True, order=True):
 
 
 class Salvaged(msgspec.Struct):
-    """What was found whole in a file, as values of its tables."""
+    """Intact content of a file, as values of its tables."""
 
     sequence: int = 0
     oldest: int = 0
@@ -53,7 +53,7 @@ class Salvaged(msgspec.Struct):
 
 
 class _Table(NamedTuple):
-    """How a table's rows are laid out: places of columns in a row, and the indexes that name each of its rows."""
+    """Layout of a table: positions of columns in a row, and the indexes that list its rows."""
 
     columns: int
     first: int
@@ -63,7 +63,7 @@ class _Table(NamedTuple):
     key: tuple[int, ...]
     unpack: Callable[..., Any]
     indexes: tuple[tuple[str, int], ...]
-    """Each with the place of ``first`` in its entries, which begin with an id and end with the row's number."""
+    """Names, each with the position of ``first`` in the entries, which begin with an id and end with the row number."""
 
 
 _TABLES = {
@@ -78,14 +78,14 @@ _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 
 
 def read_whole(path: Path, seal: PageSeal, sealed: Sealed | None) -> Salvaged:
-    """All that is whole in a file. Raises OSError."""
+    """Return all intact content of a file. Raises OSError."""
     damaged = frozenset(seal.faults(sealed, 1, sealed.pages)) if sealed else frozenset[int]()
-    doubted = damaged | frozenset(seal.unknown(sealed) if sealed else ())
-    return _Reading(DatabasePages(path, damaged), damaged, doubted, sealed).all()
+    suspect = damaged | frozenset(seal.unknown(sealed) if sealed else ())
+    return _SalvageReader(DatabasePages(path, damaged), damaged, suspect, sealed).all()
 
 
 def write_whole(salvaged: Salvaged, connection: sqlite3.Connection) -> None:
-    """Put it all into an empty history."""
+    """Insert salvaged content into an empty history."""
     with connection as transaction:
         for name, rows in salvaged.rows.items():
             marks = ", ".join("?" * _TABLES[name].columns)
@@ -97,20 +97,20 @@ def write_whole(salvaged: Salvaged, connection: sqlite3.Connection) -> None:
 
 
 def add_gaps(transaction: sqlite3.Connection, gaps: Iterable[Gap]) -> None:
-    """Note what is missing."""
+    """Record gaps."""
     transaction.executemany(sql.INSERT_GAP, ((gap.first, gap.last, gap.table, gap.id) for gap in gaps))
 
 
-class _Reading:
-    """One file being read."""
+class _SalvageReader:
+    """Reader that salvages one file."""
 
     def __init__(
-        self, pages: DatabasePages, damaged: frozenset[int], doubted: frozenset[int], sealed: Sealed | None
+        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: Sealed | None
     ) -> None:
         self._pages = pages
         self._damaged = damaged
         # Without a seal every page may be damaged.
-        self._is_doubted: Callable[[int], bool] = doubted.__contains__ if sealed else lambda _: True
+        self._is_suspect: Callable[[int], bool] = suspect.__contains__ if sealed else lambda _: True
         self._roots = {**(sealed.roots if sealed else {}), **pages.roots()}
         self._sealed = sealed
         self._found = Salvaged(damaged_pages=len(damaged))
@@ -122,18 +122,18 @@ class _Reading:
         found.sequence, found.oldest = self._cursor()
         self._read_moments()
         for name, table in _TABLES.items():
-            kept = self._kept(table, self._rows[name])
+            kept = self._intact_rows(table, self._rows[name])
             found.rows[name] = [row.values for _, row in sorted(kept.items())]
             found.gaps += self._gaps(name, table, kept)
         found.gaps += self._earlier_gaps()
-        found.said = [*self._said()]
+        found.said = [*self._co_authors()]
         found.missing = len(found.gaps)
         if len(found.gaps) > MAX_NAMED_ROWS:
             found.gaps = merged(found.gaps)
         return found
 
     def _read_leaves(self) -> None:
-        """Every row of a table, wherever its page is: which table it is of, the number of its columns says."""
+        """Collect the rows on all leaf pages; the number of columns determines the table."""
         for number in self._pages.leaves():
             for cell in self._pages.cells(number):
                 name = _BY_COLUMNS.get(len(cell.values))
@@ -143,7 +143,7 @@ class _Reading:
                     self._found.moments[cell.rowid] = cell.values[1]
 
     def _cursor(self) -> tuple[int, int]:
-        """What the file has seen, and since when it knows: as its seal says, unless it has moved since."""
+        """Return the last and oldest commit of the file, from its cursor, or from its seal if that page is damaged."""
         sealed = (self._sealed.sequence, self._sealed.oldest) if self._sealed else (0, 0)
         rows = self._pages.tree(self._roots["cursor"], lambda _: None) if "cursor" in self._roots else iter(())
         row = next(rows, None)
@@ -152,7 +152,7 @@ class _Reading:
         return sealed if row.page in self._damaged else (row.values[1], row.values[2])
 
     def _read_moments(self) -> None:
-        """Times of commits are in their index, too, and with each row that began or ended then."""
+        """Collect times of commits from their index, and from rows that end then."""
         moments = self._found.moments
         if root := self._roots.get("moment_by_time"):
             for row in self._pages.tree(root, lambda _: None):
@@ -163,7 +163,7 @@ class _Reading:
                 if row.page not in self._damaged and _are_integers(row.values[table.last], row.values[table.ended]):
                     moments.setdefault(row.values[table.last], row.values[table.ended])
 
-    def _kept(self, table: _Table, rows: dict[int, Row]) -> dict[int, Row]:
+    def _intact_rows(self, table: _Table, rows: dict[int, Row]) -> dict[int, Row]:
         kept: dict[int, Row] = {}
         by_key: dict[Values, Row] = {}
         for rowid, row in rows.items():
@@ -172,7 +172,7 @@ class _Reading:
             other = by_key.get(row.values[: table.first + 1])
             if other is not None:
                 if other.values[table.last] is not None or row.values[table.last] is None:
-                    continue  # a page that is free now had it before it ended
+                    continue  # a stale copy on a free page, older than the end of the state
                 kept.pop(other.rowid, None)
             by_key[row.values[: table.first + 1]] = kept[rowid] = row
         return kept
@@ -187,14 +187,14 @@ class _Reading:
             return False
         if found is None or not _are_integers(first, values[table.started]):
             return False
-        if not self._is_doubted(row.page):
+        if not self._is_suspect(row.page):
             return True
         oldest, moments = self._found.oldest, self._found.moments
         began = first <= oldest or moments.get(first) == values[table.started]
         return began and (last is None or (last > first and moments.get(last) == values[table.ended]))
 
     def _gaps(self, name: str, table: _Table, kept: dict[int, Row]) -> list[Gap]:
-        """What is missing of a table: by an index that is whole, else from where rows may be missing on."""
+        """Return the gaps of a table: by an intact index, or else from the first lost page on."""
         unread = list[UnreadPage]()
         is_whole = name in self._roots and self._is_read(self._roots[name], kept, unread)
         if is_whole and self._sealed is not None:
@@ -202,23 +202,23 @@ class _Reading:
         for index, place in table.indexes:
             entries = self._entries(index)
             if entries is not None:
-                return self._named(name, place, entries, kept)
-        return [] if is_whole else [Gap(self._begin_of(table, kept, unread), None, name)]
+                return self._gaps_from_index(name, place, entries, kept)
+        return [] if is_whole else [Gap(self._first_incomplete_commit(table, kept, unread), None, name)]
 
     def _is_read(self, root: int, kept: dict[int, Row], unread: list[UnreadPage]) -> bool:
-        """Whether all rows of a table were read, and kept."""
+        """Return whether all rows of a table were read and kept."""
         rows = {row.rowid for row in self._pages.tree(root, unread.append)}
         return not unread and rows <= kept.keys()
 
     def _entries(self, index: str) -> list[Row] | None:
-        """The entries of an index, None unless all of it can be read."""
+        """Return the entries of an index, None unless it is completely readable."""
         root, unread = self._roots.get(index), list[UnreadPage]()
         if root is None:
             return None
         entries = [*self._pages.tree(root, unread.append)]
         return None if unread else entries
 
-    def _named(self, name: str, place: int, entries: list[Row], kept: dict[int, Row]) -> list[Gap]:
+    def _gaps_from_index(self, name: str, place: int, entries: list[Row], kept: dict[int, Row]) -> list[Gap]:
         ends = self._ends(name, entries)
         return [
             Gap(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
@@ -227,37 +227,37 @@ class _Reading:
         ]
 
     def _ends(self, name: str, entries: list[Row]) -> dict[int, int]:
-        """The commits by which nodes' states had ended, by the numbers of their rows."""
+        """Return the commits by which node states had ended, by row number."""
         if name != "node":
             return {}
         ends = {one.values[2]: other.values[1] for one, other in pairwise(entries) if one.values[0] == other.values[0]}
         known = self._entries("node_by_end") or ()
         return ends | {entry.values[2]: entry.values[0] for entry in known}
 
-    def _begin_of(self, table: _Table, kept: dict[int, Row], unread: list[UnreadPage]) -> int:
-        """The first commit as of which a row may be missing: that of the last row before the pages that are lost."""
+    def _first_incomplete_commit(self, table: _Table, kept: dict[int, Row], unread: list[UnreadPage]) -> int:
+        """Return the first commit as of which a row may be missing: that of the last row before the lost pages."""
         after = min((each.after for each in unread), default=0)
         before = (row.values[table.first] for rowid, row in kept.items() if rowid <= after)
         return max(max(before, default=0), self._found.oldest)
 
     def _earlier_gaps(self) -> Iterator[Gap]:
-        """Yield the gaps that the file names already: what an earlier salvage did not find is still missing."""
+        """Yield the gaps that the file already records, which an earlier salvage has left."""
         root = self._roots.get("gap")
         for row in self._pages.tree(root, lambda _: None) if root else ():
             if len(row.values) == 4:  # noqa: PLR2004
                 yield Gap(*row.values)
 
-    def _said(self) -> Iterator[Values]:
+    def _co_authors(self) -> Iterator[Values]:
         root = self._roots.get("said")
         for row in self._pages.tree(root, lambda _: None) if root else ():
             values = row.values
-            # In the order of the key; the table has the time before the checksum.
+            # The table stores the key first; the time precedes the checksum.
             if len(values) == 6 and checksum(_encode((*values[:5],))) == values[5]:  # noqa: PLR2004
                 yield values
 
 
 def merged(gaps: Iterable[Gap]) -> list[Gap]:
-    """The same commits as few gaps, by table, without ids."""
+    """Return the fewest gaps that cover the same commits, by table, without ids."""
     by_table: dict[str, list[Gap]] = defaultdict(list)
     for gap in sorted(gaps, key=lambda each: each.first):
         found = by_table[gap.table]

@@ -1,13 +1,12 @@
-"""Checksums of the pages of a history's file, in a file next to it: any damage shows, wherever in the file it is.
+"""Page checksums of a history file, in a separate file, so that damage anywhere in the history is detected.
 
-The history is the only copy of the past once the journal is trimmed, and SQLite has no checksums of its own. Its pages
-change only when its log is moved into it, which `History.settle` alone does: it seals the pages that changed before the
-log may be written over. So after a crash each page either fits its checksum or is still in the log, whose frames have
-checksums.
+The history is the only copy of the past once the journal is truncated, and SQLite has no page checksums. Pages change
+only at checkpoints, which `History.settle` alone performs. It seals the changed pages before the log may be
+overwritten. So after a crash each page either matches its checksum or is still in the log, whose frames have checksums.
 
-A seal is made of blocks of a page each. The first says what the file was when it was sealed; each of the others has
-the checksums of 511 pages. All end with a checksum of their own, which tells a damaged seal from a
-damaged history.
+A seal consists of blocks of one page each. The first describes the file as it was sealed; each of the others has the
+checksums of 511 pages. Each block ends with a checksum of its own, which distinguishes a damaged seal from a damaged
+history.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """A file as it was sealed: the last commit it had seen, the first it knew, its pages and the roots of its trees."""
+    """Description of a sealed file: last applied and oldest commit, number of pages, and root pages."""
 
     sequence: int
     oldest: int
@@ -45,57 +44,57 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class PageSeal:
-    """The seal of one file, which stays open: closing it while SQLite has it open would end SQLite's locks on it."""
+    """Seal of one file. The file stays open: closing it while SQLite has it open would release SQLite's locks on it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError when the file cannot be read."""
+        """Open the file. Raises OSError if it cannot be read."""
         self.path = seal_path(path)
-        self._of = path
+        self._target = path
         self._log = path.with_name(f"{path.name}-wal")
         self._file = os.open(path, os.O_RDONLY)
-        self._moved: list[bytes] = []
+        self._checkpointed: list[bytes] = []
 
     def close(self) -> None:
-        """Release the file. No connection to it is open."""
+        """Release the file. SQLite must have closed it before."""
         os.close(self._file)
 
     @property
     def is_in_place(self) -> bool:
-        """Whether what is open is the file at its path."""
+        """True if the open file is the one at its path."""
         try:
-            return os.path.samestat(self._of.lstat(), os.fstat(self._file))
+            return os.path.samestat(self._target.lstat(), os.fstat(self._file))
         except OSError:
             return False
 
     def put_back(self) -> None:
-        """Write the file once more at its path, unsealed; what is there instead is set aside. Raises OSError."""
-        new = self._of.with_name(f"{self._of.name}.new")
+        """Write the file to its path again, unsealed; another file there is set aside. Raises OSError."""
+        new = self._target.with_name(f"{self._target.name}.new")
         with new.open("wb") as copy, open(self._file, "rb", closefd=False) as file:
             file.seek(0)
             shutil.copyfileobj(file, copy, _READ_BATCH_PAGES * HISTORY_PAGE_BYTES)
             copy.flush()
             os.fsync(copy.fileno())
         self.forget()
-        if self._of.is_symlink() or self._of.exists():
-            self._of.rename(free_name(self._of))
-        new.replace(self._of)
-        sync_folder(self._of.parent)
+        if self._target.is_symlink() or self._target.exists():
+            self._target.rename(free_name(self._target))
+        new.replace(self._target)
+        sync_folder(self._target.parent)
 
     @property
     def pages(self) -> int:
-        """Pages of the file now, a part of one counted as one."""
+        """Current number of pages in the file, rounded up."""
         return -(-os.fstat(self._file).st_size // HISTORY_PAGE_BYTES)
 
     def sealed(self) -> Sealed | None:
-        """What was sealed; None for a file that never was, or whose seal is damaged."""
-        return sealed_of(self._of)
+        """Return the description in the seal; None if the seal is missing or damaged."""
+        return sealed_of(self._target)
 
     def forget(self) -> None:
-        """Have no page sealed any more."""
+        """Delete the seal."""
         self.path.unlink(missing_ok=True)
 
     def seal(self, sealed: Sealed, changed: Iterable[int] | None) -> None:
-        """Note the checksums of the pages that changed, of all for None. Durable when it returns. Raises OSError."""
+        """Record the checksums of the changed pages, of all if None. Durable when it returns. Raises OSError."""
         known = range(1, sealed.pages + 1)
         pages = known if changed is None else sorted(page for page in changed if page in known)
         seal = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -108,37 +107,37 @@ class PageSeal:
             os.close(seal)
 
     def faults(self, sealed: Sealed, first: int, last: int) -> list[int]:
-        """The pages from one to another that are not as they were sealed, but for those that the log has."""
-        found = list(self._unlike(first, min(last, sealed.pages)))
+        """Return the pages in a range that do not match their checksums, without those in the log."""
+        found = list(self._mismatches(first, min(last, sealed.pages)))
         return found and sorted({*found} - self.logged())
 
     def unknown(self, sealed: Sealed) -> list[int]:
-        """The pages whose checksums are damaged themselves."""
-        with _opened(self.path) as seal:
+        """Return the pages whose checksums are damaged."""
+        with _open_seal(self.path) as seal:
             blocks = range(-(-sealed.pages // _HASHES_PER_BLOCK))
             lost = [block for block in blocks if seal is None or _content(seal, block + 1) is None]
         return [page for block in lost for page in _pages_of(block) if page <= sealed.pages]
 
     def logged(self) -> set[int]:
-        """The pages that SQLite's log has, by the headers of its frames: what the file has of them is of no account.
+        """Return the pages in SQLite's log, whose content in the main file is obsolete.
 
-        None of a log that was moved into the file as it is.
+        Returns an empty set for a log that has been checkpointed unchanged.
         """
         found = [*frames(self._log)]
-        return set() if [header for *_, header in found] == self._moved else {page for page, _, _ in found}
+        return set() if [header for *_, header in found] == self._checkpointed else {page for page, _, _ in found}
 
     def note_moved(self) -> None:
-        """Note that all of the log as it is now is in the file."""
-        self._moved = [header for *_, header in frames(self._log)]
+        """Record that the log's current content is checkpointed."""
+        self._checkpointed = [header for *_, header in frames(self._log)]
 
     def drop_cached(self, first: int, last: int) -> None:
-        """Have pages read from the disk the next time, not from memory."""
+        """Evict pages from the page cache, so that the next read is from disk."""
         if hasattr(os, "posix_fadvise"):
             start, size = (first - 1) * HISTORY_PAGE_BYTES, (last - first + 1) * HISTORY_PAGE_BYTES
             os.posix_fadvise(self._file, start, size, os.POSIX_FADV_DONTNEED)
 
-    def _unlike(self, first: int, last: int) -> Iterator[int]:
-        with _opened(self.path) as seal:
+    def _mismatches(self, first: int, last: int) -> Iterator[int]:
+        with _open_seal(self.path) as seal:
             if seal is None:
                 return
             for block, numbers in groupby(
@@ -158,7 +157,7 @@ class PageSeal:
         _write_block(seal, block + 1, bytes(known))
 
     def _hashes(self, pages: list[int]) -> Iterator[bytes]:
-        """The checksums of some pages in order, read together where they lie together."""
+        """Yield the checksums of pages in order; adjacent pages are read together."""
         at = 0
         while at < len(pages):
             end = at + 1
@@ -173,14 +172,14 @@ class PageSeal:
 
 
 def seal_path(path: Path) -> Path:
-    """Where the seal of a file is."""
+    """Return the path of a file's seal."""
     return path.with_name(path.name + PAGE_HASHES_SUFFIX)
 
 
 def sealed_of(path: Path) -> Sealed | None:
-    """What the seal of a file says, which may itself be gone; None where there is no seal, or a damaged one."""
+    """Return the description in a file's seal, even if the file is missing; None without an intact seal."""
     try:
-        with _opened(seal_path(path)) as seal:
+        with _open_seal(seal_path(path)) as seal:
             content = None if seal is None else _content(seal, 0)
         return None if content is None else decode_json(content.rstrip(b"\0"), Sealed)
     except (IsADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -188,7 +187,7 @@ def sealed_of(path: Path) -> Sealed | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[int | None]:
+def _open_seal(path: Path) -> Generator[int | None]:
     try:
         seal = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -201,7 +200,7 @@ def _opened(path: Path) -> Generator[int | None]:
 
 
 def free_name(path: Path) -> Path:
-    """Where a damaged file can be set aside: `NAME.damaged`, `NAME.damaged-1` and so on."""
+    """Return an unused name for a damaged file: `NAME.damaged`, `NAME.damaged-1` and so on."""
     names = (
         path.with_name(path.name + DAMAGED_HISTORY_SUFFIX + (f"-{number}" if number else "")) for number in count()
     )
@@ -209,7 +208,7 @@ def free_name(path: Path) -> Path:
 
 
 def frames(log: Path) -> Iterator[tuple[int, int, bytes]]:
-    """The frames of a log that are of its present round: page, pages of the file if it ends a commit, the header."""
+    """Yield the valid frames of a log: page, pages of the file if the frame ends a commit (else 0), and header."""
     with suppress(FileNotFoundError), log.open("rb") as file:
         header = file.read(_WAL_HEADER)
         while len(frame := file.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == header[16:24]:
@@ -226,18 +225,20 @@ def _hash_at(content: bytes, number: int) -> bytes:
 
 
 def _content(seal: int, number: int) -> bytes | None:
-    """A block without its checksum; None where that does not fit."""
+    """Return a block without its checksum; None on a mismatch."""
     block = os.pread(seal, HISTORY_PAGE_BYTES, number * HISTORY_PAGE_BYTES)
     content = block[:-_HASH_BYTES]
-    return content if len(block) == HISTORY_PAGE_BYTES and block[-_HASH_BYTES:] == _own_hash(number, content) else None
+    return (
+        content if len(block) == HISTORY_PAGE_BYTES and block[-_HASH_BYTES:] == _block_hash(number, content) else None
+    )
 
 
 def _write_block(seal: int, number: int, content: bytes) -> None:
     content = content.ljust(HISTORY_PAGE_BYTES - _HASH_BYTES, b"\0")
     os.lseek(seal, number * HISTORY_PAGE_BYTES, os.SEEK_SET)
-    write_all(seal, content + _own_hash(number, content))
+    write_all(seal, content + _block_hash(number, content))
 
 
-def _own_hash(number: int, content: bytes) -> bytes:
-    """A block that was written over another one does not fit either."""
+def _block_hash(number: int, content: bytes) -> bytes:
+    """Return the checksum of a block, which depends on its position."""
     return xxhash.xxh3_64_digest(content, seed=number)

@@ -1,5 +1,5 @@
-"""What the history asks SQLite: texts made of constants, values as parameters."""
-# ruff: noqa: S608 - nothing of a caller's is put into them
+"""SQL statements of the history: constant texts, values as parameters."""
+# ruff: noqa: S608 - built from constants only
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ INSERT OR IGNORE INTO cursor VALUES (1, 0, 0);
 CREATE TABLE IF NOT EXISTS gap (first INTEGER NOT NULL, last INTEGER, part TEXT NOT NULL, id TEXT);
 PRAGMA user_version = {HISTORY_VERSION};
 """
-# Without the relation types it is two thirds of what a key of edges was, which files from before have.
+# Omitting relation types makes it a third smaller than the full edge key of files from older versions.
 SELECT_HAS_EDGE_KEY = "SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_autoindex_edge_1'"
 CREATE_EDGE_SOURCE_INDEX = "CREATE INDEX IF NOT EXISTS edge_by_source ON edge (source, target, first)"
-# The cast: a damaged header may make text of a row.
+# The cast guards against a damaged header that turns the row into text.
 SELECT_STATE = "SELECT CAST(row AS BLOB), hash, first, last, started, ended"
-# What a packed row needs of its columns.
+# Columns that a packed row needs.
 NODE_KEY_COLUMNS = "id, type, version"
 EDGE_KEY_COLUMNS = "source, target, relation_type, version"
 LINK_KEY_COLUMNS = f"{EDGE_KEY_COLUMNS}, store"
@@ -71,10 +71,10 @@ SELECT coalesce(sum(held), 0), count(*) FROM (
     UNION ALL SELECT * FROM (SELECT {IS_STATE_AT} AS held FROM edge WHERE target = :id LIMIT :limit)
 )
 """
-# One each: of both together SQLite looks at every entry.
+# Two queries: for both aggregates in one, SQLite scans every entry.
 SELECT_TIME_RANGE = "SELECT (SELECT min(time) FROM moment), (SELECT max(time) FROM moment)"
 SELECT_LAST_COMMIT_AT_TIME = "SELECT max(sequence) FROM moment WHERE time <= :time"
-# The unary plus keeps SQLite from the index by time: it reads commits in order, and mostly the first one already fits.
+# The unary plus disables the index by time: in commit order, the first row usually matches.
 SELECT_NEXT_COMMIT_BEFORE_TIME = (
     "SELECT sequence FROM moment WHERE sequence > :after AND +time <= :now ORDER BY sequence LIMIT 1"
 )
@@ -116,21 +116,21 @@ UPDATE_LINK_ROW = f"UPDATE link SET row = :row, hash = :hash WHERE {IS_LATEST_LI
 INSERT_NODE_STATE = "INSERT OR REPLACE INTO node VALUES (?, ?, NULL, ?, ?, ?, NULL, ?, ?)"
 INSERT_EDGE_STATE = "INSERT OR REPLACE INTO edge VALUES (?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
 INSERT_LINK_STATE = "INSERT OR REPLACE INTO link VALUES (?, ?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
-# The indexes of the past go from end to end of nodes.
+# The past indexes read states in the order of their ends.
 SELECT_ENDED_NODES = (
     f"{SELECT_NODE_STATES} WHERE (last, id) > (:last, :id) AND last <= :until ORDER BY last, id LIMIT :limit"
 )
-# Pruning goes through a table in the order of its rows, so that states of edges need no such index.
+# Pruning scans a table in row order, so edge states need no index by end.
 SELECT_PRUNABLE_STATES = {
     table: f"SELECT rowid, last, length(row) FROM {table} WHERE rowid > :after ORDER BY rowid LIMIT :limit"
     for table in HISTORY_TABLES
 }
-# A version that a node names among its heads stays for as long as it does.
+# A version is kept while a node lists it as a conflicting head.
 IS_NO_HEAD = "NOT EXISTS (SELECT * FROM head WHERE head.id = node.id AND head.version = node.version)"
 DELETE_STATE = {table: f"DELETE FROM {table} WHERE rowid = ?" for table in HISTORY_TABLES} | {
     "node": f"DELETE FROM node WHERE rowid = ? AND {IS_NO_HEAD}"
 }
-# Whoever has said the same is known for as long as that state is.
+# Additional authors are kept as long as their state.
 INSERT_CO_AUTHOR = "INSERT OR IGNORE INTO said VALUES (?, ?, ?, ?, ?, ?)"
 SELECT_CO_AUTHORS = (
     "SELECT version, created_by, sequence, time, hash FROM said "
@@ -139,7 +139,7 @@ SELECT_CO_AUTHORS = (
 DELETE_CO_AUTHORS = (
     f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NO_HEAD})"
 )
-# Files from before heads were kept apart are looked through once.
+# Files of older versions without this table are scanned once.
 SELECT_HAS_GAP_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'"
 SELECT_HAS_HEAD_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = 'head'"
 SELECT_POSSIBLE_HEADS = (
@@ -147,12 +147,12 @@ SELECT_POSSIBLE_HEADS = (
 )
 INSERT_HEAD = "INSERT OR IGNORE INTO head VALUES (?, ?)"
 DELETE_HEADS = "DELETE FROM head WHERE id = ?"
-# As a cross join SQLite takes the heads first, of which there are few.
+# The cross join makes SQLite start with the heads, which are few.
 SELECT_HEADS = (
     f"{SELECT_STATE}, {NODE_KEY_COLUMNS} FROM head CROSS JOIN node USING (id, version) "
     "ORDER BY id, version LIMIT :limit"
 )
-# Of what is erased nothing stays that began by a commit, nor the relations of then.
+# An erased node loses its states that began by a commit, and its relations up to then.
 DELETE_NODE_THROUGH = (
     "DELETE FROM node WHERE id = :id AND first <= :through",
     "DELETE FROM edge WHERE source = :id AND first <= :through",
@@ -163,7 +163,7 @@ DELETE_NODE_THROUGH = (
 )
 DELETE_ENDED_NODE_STATES = "DELETE FROM node WHERE id = :id AND last <= :through"
 SELECT_NODE_STATES_THROUGH = f"{SELECT_NODE_STATES} WHERE id = :id AND first <= :through"
-# Deleted nodes to which relations led until then. Only the latest states are looked at: each costs two look-ups.
+# Deleted nodes that were targets of relations until then. Only the latest states are examined, at two lookups each.
 SELECT_DELETED_TARGETS = f"""
 {SELECT_NODE_STATES} WHERE rowid IN (
     SELECT number FROM (
@@ -179,16 +179,16 @@ SELECT_EDGES_ENDED_AT = (
     f"{SELECT_EDGE_STATES} WHERE target = :id AND relation_type = :relation_type AND last = :last LIMIT :limit"
 )
 SELECT_SOURCES = "SELECT DISTINCT source FROM edge WHERE target = :id AND relation_type = :relation_type"
-# What pruning leaves empty goes back to the file system; a file from before it could is written anew by VACUUM.
+# Pages freed by pruning are returned to the file system; files without incremental vacuum need VACUUM.
 SELECT_CAN_VACUUM = "SELECT auto_vacuum > 0 FROM pragma_auto_vacuum"
 SELECT_EMPTY_PAGES = "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
 VACUUM_PAGES = "PRAGMA incremental_vacuum(1024)"
 CHECKPOINT_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
 CHECKPOINT_PAGES = 1000
-"""So many pages of the log are moved into the file at once, about: as many as SQLite would."""
+"""Number of log pages that triggers a checkpoint, as in SQLite's default."""
 SELECT_EXTENT = "SELECT sequence, oldest FROM cursor"
 SELECT_ROOT_PAGES = "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0"
-# What was lost with damaged pages: commits as of which something is missing; without an end while that is to come.
+# Ranges of commits with states lost in damaged pages; the end is NULL while repair is pending.
 INSERT_GAP = "INSERT INTO gap VALUES (?, ?, ?, ?)"
 SELECT_GAPS = "SELECT first, last, part, id FROM gap ORDER BY first"
 UPDATE_GAPS_END = "UPDATE gap SET last = max(first + 1, ?) WHERE last IS NULL"
@@ -198,7 +198,7 @@ SELECT_NODE_GAP = """
 SELECT min(first), max(coalesce(last, :before)) FROM gap
 WHERE part = 'node' AND (id = :id OR id IS NULL) AND first < :before AND (last IS NULL OR last > :low)
 """
-# Of the present, by which a history is put right that has lost some of it.
+# Current states, used to repair a history.
 SELECT_PRESENT_STATE = {
     "node": "SELECT rowid, hash FROM node WHERE id = ? AND last IS NULL ORDER BY first DESC LIMIT 1",
     "edge": (
@@ -214,7 +214,7 @@ SELECT_STATE_BY_NUMBER = {
     table: f"SELECT CAST(row AS BLOB), hash, {key} FROM {table} WHERE rowid = ?"
     for table, key in (("node", NODE_KEY_COLUMNS), ("edge", EDGE_KEY_COLUMNS), ("link", LINK_KEY_COLUMNS))
 }
-# Commits and their times are together in each state and among the moments: one tells of the other.
+# Commits and their times are stored both in states and in moments, so each verifies the other.
 HAS_NO_GAPS = "AND NOT EXISTS (SELECT * FROM gap)"
 SELECT_INCONSISTENT_STATES = {
     table: f"""
@@ -238,7 +238,7 @@ UPDATE_ABSENT_END = {
     )
     for table in HISTORY_TABLES
 }
-# Where the next version is known, it says when the one before it ended.
+# The start of the next version is the end of the previous one.
 UPDATE_STATE_ENDS = """
 UPDATE node SET last = later.first, ended = later.started
 FROM node AS later

@@ -1,10 +1,10 @@
-"""What memories stand below: the parent of each, and every pair of a memory and one above it, up to 100 levels apart.
+"""Memory hierarchy: the parent of each memory, and its transitive closure up to 100 levels.
 
-Both are of memories in force alone. Of several relations to parents the newest one counts, of those that make a circle
-the newest one does not: so what is kept depends on the rows, and not on the order in which they came.
+Only memories in force count. The newest of several parent relations of a child counts; in a cycle, the newest relation
+is ignored. So the result depends on the rows only, not on their order of arrival.
 """
 
-# ruff: noqa: S608 - texts made of constants, values as parameters
+# ruff: noqa: S608 - built from constants only
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, edge_created_at
 
 TALLY_SECOND_PARENT, TALLY_CYCLE = "second_parent", "cycle"
 _MIN_MOVED_FOR_REBUILD = 1_000
-"""From so many memories on that are moved at once, all is made anew if they are more than a fifth of all."""
+"""Minimum number of memories moved at once for a rebuild, if they are also more than a fifth of all."""
 _MAX_MOVED_PAIRS = 100_000
-"""A move that takes away or adds more pairs than this is cheaper by making all anew, where those are few more."""
+"""Maximum number of closure pairs that a move changes; beyond it, a rebuild is cheaper if few other pairs exist."""
 
-# "upward" has every relation that may count, whether its ends are in force or not; "parent" the one of each child that
-# does, with how many it has besides, and whether it closes a circle. Pairs are found by the ids of those below: in
-# their order they are told, and all of one memory are side by side.
+# "upward" has every candidate relation, also those of memories not in force. "parent" has the relation of each child
+# that counts, with the number of others and whether it closes a cycle. "closure" is keyed by descendant id, the order
+# in which pages list descendants.
 CLOSURE_SCHEMA = """
 CREATE TABLE IF NOT EXISTS upward (
     child INTEGER, parent INTEGER, created INTEGER NOT NULL, PRIMARY KEY (child, parent)
@@ -89,8 +89,8 @@ _DELETE_EMPTY_HIERARCHY_TALLY = "DELETE FROM tally WHERE kind = ? AND name = '' 
 _NO_DEPTH_LIMIT = 1 << 60
 
 
-class _Step(NamedTuple):
-    """A memory's step upwards: its own id, its parent, when that was said, and how many parents it has besides."""
+class _ParentEdge(NamedTuple):
+    """Edge from a memory to its parent: own id, parent, time of the relation, number of other parents."""
 
     id: str
     parent: int
@@ -100,7 +100,7 @@ class _Step(NamedTuple):
 
 
 class Hierarchy:
-    """Keeps it, within one transaction: what is put and dropped is settled at the end."""
+    """Writer of the hierarchy within one transaction; `settle` applies the collected changes."""
 
     def __init__(self, transaction: sqlite3.Connection) -> None:
         self._run = transaction.execute
@@ -108,11 +108,11 @@ class Hierarchy:
         self._children: set[str] = set()
         self._changed: set[str] = set()
         self._moved: set[int] = set()
-        self._remade = False
+        self._needs_rebuild = False
         self._counts: Counter[str] = Counter()
 
     def put(self, edges: Iterable[EdgeRow]) -> None:
-        """Take relations in, new or changed; those that are none to a parent are passed over."""
+        """Add or change relations; those that are not to a parent are ignored."""
         for edge in edges:
             if is_upward(edge):
                 self._run(_UPSERT_UPWARD, (edge_created_at(edge), edge.source, edge.target))
@@ -121,53 +121,53 @@ class Hierarchy:
                 self._drop(edge.key)
 
     def drop(self, keys: Iterable[EdgeKey]) -> None:
-        """Take relations out."""
+        """Remove relations."""
         for key in keys:
             if key[2] == CHILD_OF:
                 self._drop(key)
 
     def changed(self, node_id: str) -> None:
-        """A memory has come to be in force, or is no more."""
+        """Record that a memory has become active or inactive."""
         self._changed.add(node_id)
 
     def forget(self, number: int) -> None:
-        """A memory goes, before its row does."""
+        """Remove a memory; must be called before its row is deleted."""
         children = [child for (child,) in self._run(_SELECT_UPWARD_CHILDREN, (number,))]
         self._run(_DELETE_UPWARD_OF_MEMORY, {"number": number})
-        self._remade |= self._is_most(len(children))
-        if self._remade:
+        self._needs_rebuild |= self._is_rebuild_cheaper(len(children))
+        if self._needs_rebuild:
             return
         for child in (*children, number):
             if (step := self._step(child)) is not None and number in (child, step.parent):
-                self._place(child, None)
+                self._move(child, None)
         self._moved.update(children)
         self._moved.discard(number)
 
     def settle(self) -> None:
-        """Bring parents and pairs up to date."""
+        """Update parents and closure pairs."""
         moved = self._moved | self._numbers(self._children)
         for number in self._numbers(self._changed):
             moved |= {number, *(child for (child,) in self._run(_SELECT_UPWARD_CHILDREN, (number,)))}
         self._children, self._changed, self._moved = set(), set(), set()
-        if self._remade or self._is_most(len(moved)):
+        if self._needs_rebuild or self._is_rebuild_cheaper(len(moved)):
             self.rebuild()
         elif moved:
-            self._settle(moved)
-        self._close()
+            self._apply_moves(moved)
+        self._write_tallies()
 
     def rebuild(self) -> None:
-        """Make parents and pairs anew from the relations."""
-        self._remade = False
+        """Rebuild parents and closure pairs from the relations."""
+        self._needs_rebuild = False
         self._run("DELETE FROM parent")
         self._run("DELETE FROM closure")
         self._run("DELETE FROM tally WHERE kind IN (?, ?)", (TALLY_SECOND_PARENT, TALLY_CYCLE))
         self._counts.clear()
-        steps = _without_circles(self._all_wanted())
+        steps = _mark_cycles(self._choose_all_parents())
         self._run_many(_UPSERT_PARENT, ((child, *step) for child, step in steps.items()))
         self._run_many(_INSERT_CLOSURE_PAIR, _pairs(steps))
         for step in steps.values():
             self._count(step, 1)
-        self._close()
+        self._write_tallies()
 
     def _drop(self, key: EdgeKey) -> None:
         source, target, _ = key
@@ -177,32 +177,32 @@ class Hierarchy:
     def _numbers(self, ids: set[str]) -> set[int]:
         return {number for (number,) in of_some(self._run, _SELECT_MEMORY_NUMBERS, [*ids])}
 
-    def _is_most(self, moved: int) -> bool:
-        """Whether so many are so much of all that all anew costs less."""
+    def _is_rebuild_cheaper(self, moved: int) -> bool:
+        """Return whether so large a share of all memories is moved that a rebuild is cheaper."""
         if moved < _MIN_MOVED_FOR_REBUILD:
             return False
         most = 5 * moved
         return self._run(_COUNT_PARENTS, (most,)).fetchone()[0] < most
 
-    def _settle(self, moved: set[int]) -> None:
-        wanted = {child: self._wanted(child) for child in moved}
+    def _apply_moves(self, moved: set[int]) -> None:
+        wanted = {child: self._choose_parent(child) for child in moved}
         places = {child: (self._step(child), step) for child, step in wanted.items()}
-        # All are taken away before the first is put elsewhere: so those that change places are in no circle meanwhile.
-        changed = {child: new for child, (old, new) in places.items() if _place(old) != _place(new)}
-        if self._is_too_much(changed):
+        # Detach all before attaching any, so that memories that swap places form no temporary cycle.
+        changed = {child: new for child, (old, new) in places.items() if _position(old) != _position(new)}
+        if self._exceeds_pair_limit(changed):
             self.rebuild()
             return
         for child in changed:
-            self._place(child, None)
+            self._move(child, None)
         for child, (old, new) in places.items():
             if child in changed:
                 if new is not None:
-                    self._place(child, new)
+                    self._move(child, new)
             elif old is not None and new is not None and old.others != new.others:
                 self._put(child, old, new._replace(closing=old.closing))
 
-    def _is_too_much(self, changed: Iterable[int]) -> bool:
-        """Whether so many pairs would be taken away or added that all anew costs less."""
+    def _exceeds_pair_limit(self, changed: Iterable[int]) -> bool:
+        """Return whether more pairs would change than a rebuild would write."""
         pairs = 0
         for child in changed:
             levels = len(self._above(child)) + 1
@@ -212,33 +212,33 @@ class Hierarchy:
                 return all_ < 2 * pairs
         return False
 
-    def _wanted(self, child: int) -> _Step | None:
+    def _choose_parent(self, child: int) -> _ParentEdge | None:
         found = self._run(_SELECT_LIVE_PARENTS, (child,)).fetchall()
-        return _Step(*found[0], others=len(found) - 1) if found else None
+        return _ParentEdge(*found[0], others=len(found) - 1) if found else None
 
-    def _all_wanted(self) -> dict[int, _Step]:
-        steps: dict[int, _Step] = {}
+    def _choose_all_parents(self) -> dict[int, _ParentEdge]:
+        steps: dict[int, _ParentEdge] = {}
         for child, *rest in self._run(_SELECT_ALL_LIVE_PARENTS):
             known = steps.get(child)
-            steps[child] = _Step(*rest, others=0) if known is None else known._replace(others=known.others + 1)
+            steps[child] = _ParentEdge(*rest, others=0) if known is None else known._replace(others=known.others + 1)
         return steps
 
-    def _place(self, child: int, new: _Step | None) -> None:
-        """Put a memory below another one that it was not below, or below none."""
+    def _move(self, child: int, new: _ParentEdge | None) -> None:
+        """Move a memory below another parent, or to the top."""
         old = self._step(child)
         top = None if old is None or old.closing else self._above(child, _NO_DEPTH_LIMIT)[-1]
         self._put(child, old, None)
         if old is not None and not old.closing:
             self._unlink(child, old)
         if new is not None:
-            self._join(child, new)
-        elif top is not None and (open_ := self._step(top)) is not None and open_.closing:
-            # The circle is broken elsewhere: what closed it may count.
-            self._put(top, open_, None)
-            self._join(top, open_._replace(closing=False))
+            self._attach(child, new)
+        elif top is not None and (closing_step := self._step(top)) is not None and closing_step.closing:
+            # The cycle is broken elsewhere, so the relation that closed it may count.
+            self._put(top, closing_step, None)
+            self._attach(top, closing_step._replace(closing=False))
 
-    def _join(self, child: int, step: _Step) -> None:
-        """Let a step count, unless it is the newest of a circle; then that which is does not."""
+    def _attach(self, child: int, step: _ParentEdge) -> None:
+        """Let a relation count, unless it is the newest of a cycle; otherwise disable the newest one."""
         above = self._above(step.parent, _NO_DEPTH_LIMIT)
         if child not in above:
             self._link(child, step, above)
@@ -248,12 +248,12 @@ class Hierarchy:
         if last == child or (step.created, step.id) > self._rank(last):
             self._put(child, None, step._replace(closing=True))
             return
-        closing = self._known(last)
+        closing = self._require_step(last)
         self._unlink(last, closing)
         self._put(last, closing, closing._replace(closing=True))
         self._link(child, step, self._above(step.parent))
 
-    def _link(self, child: int, step: _Step, above: Sequence[int]) -> None:
+    def _link(self, child: int, step: _ParentEdge, above: Sequence[int]) -> None:
         self._put(child, None, step)
         for depth, ancestor in enumerate(above[:MAX_HIERARCHY_DEPTH], 1):
             self._run(_INSERT_CLOSURE_PAIR, (ancestor, step.id, child, depth))
@@ -262,13 +262,13 @@ class Hierarchy:
                 {"ancestor": ancestor, "child": child, "depth": depth, "most": MAX_HIERARCHY_DEPTH},
             )
 
-    def _unlink(self, child: int, step: _Step) -> None:
+    def _unlink(self, child: int, step: _ParentEdge) -> None:
         for ancestor in self._above(step.parent):
             self._run(_DELETE_CLOSURE_PAIRS, {"ancestor": ancestor, "child": child})
             self._run(_DELETE_CLOSURE_PAIR, (ancestor, step.id))
 
-    def _put(self, child: int, old: _Step | None, new: _Step | None) -> None:
-        """Note a step, and count it."""
+    def _put(self, child: int, old: _ParentEdge | None, new: _ParentEdge | None) -> None:
+        """Store a memory's parent relation, and update the tallies."""
         if new is None:
             self._run(_DELETE_PARENT, (child,))
         else:
@@ -277,41 +277,41 @@ class Hierarchy:
         if old is not None:
             self._count(old, -1)
 
-    def _count(self, step: _Step, by: int) -> None:
+    def _count(self, step: _ParentEdge, by: int) -> None:
         self._counts[TALLY_SECOND_PARENT] += by * step.others
         self._counts[TALLY_CYCLE] += by * step.closing
 
-    def _close(self) -> None:
+    def _write_tallies(self) -> None:
         counts = [(kind, count) for kind, count in self._counts.items() if count]
         self._counts.clear()
         self._run_many(_UPSERT_HIERARCHY_TALLY, counts)
         self._run_many(_DELETE_EMPTY_HIERARCHY_TALLY, [(kind,) for kind, count in counts if count < 0])
 
     def _above(self, number: int, levels: int = MAX_HIERARCHY_DEPTH - 1) -> list[int]:
-        """A memory and those above it, the nearest first."""
+        """Return a memory and its ancestors, nearest first."""
         return [each for (each,) in self._run(_SELECT_ANCESTORS, {"number": number, "most": levels})]
 
     def _rank(self, child: int) -> tuple[int, str]:
-        step = self._known(child)
+        step = self._require_step(child)
         return step.created, step.id
 
-    def _known(self, child: int) -> _Step:
+    def _require_step(self, child: int) -> _ParentEdge:
         step = self._step(child)
         if step is None:
-            raise sqlite3.DatabaseError(f"memory {child} is on a way up, and has no step upwards")
+            raise sqlite3.DatabaseError(f"memory {child} is on a path to the root but has no parent entry")
         return step
 
-    def _step(self, child: int) -> _Step | None:
+    def _step(self, child: int) -> _ParentEdge | None:
         found = self._run(_SELECT_PARENT, (child,)).fetchone()
-        return found and _Step(*found[:4], closing=bool(found[4]))
+        return found and _ParentEdge(*found[:4], closing=bool(found[4]))
 
 
-def _place(step: _Step | None) -> tuple[int, int] | None:
+def _position(step: _ParentEdge | None) -> tuple[int, int] | None:
     return step and (step.parent, step.created)
 
 
-def _without_circles(steps: dict[int, _Step]) -> dict[int, _Step]:
-    """Steps upwards, of which the newest of each circle is marked as closing it."""
+def _mark_cycles(steps: dict[int, _ParentEdge]) -> dict[int, _ParentEdge]:
+    """Mark the newest relation of each cycle as closing it. Return the changed mapping."""
     seen: dict[int, int] = {}
     for start in steps:
         at = start
@@ -327,9 +327,9 @@ def _without_circles(steps: dict[int, _Step]) -> dict[int, _Step]:
     return steps
 
 
-def _pairs(steps: dict[int, _Step]) -> Iterator[tuple[int, str, int, int]]:
+def _pairs(steps: dict[int, _ParentEdge]) -> Iterator[tuple[int, str, int, int]]:
     for child, step in steps.items():
-        at: _Step | None = step
+        at: _ParentEdge | None = step
         depth = 0
         while at is not None and not at.closing and depth < MAX_HIERARCHY_DEPTH:
             depth += 1
@@ -337,25 +337,25 @@ def _pairs(steps: dict[int, _Step]) -> Iterator[tuple[int, str, int, int]]:
             at = steps.get(at.parent)
 
 
-# What is asked
+# Queries
 
 
 class MemoryDepth(NamedTuple):
-    """A memory, and how many levels it is away."""
+    """Memory, and its distance in levels."""
 
     id: str
     depth: int
 
 
 class BelowPage(NamedTuple):
-    """Some memories below one, and the id that the next page begins behind: None when there is none."""
+    """Page of descendants, and the id after which the next page begins; None on the last page."""
 
     found: list[MemoryDepth]
     next: str | None
 
 
 MAX_SCANNED_DESCENDANTS = 20_000
-"""A page of those of one layer looks at so many, and then ends."""
+"""Maximum number of descendants that a page examines before it ends."""
 IS_IN_FORCE_NOW = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
 _IS_IN_FORCE_IN_LAYER = f"{IS_IN_FORCE_NOW} AND (:layer IS NULL OR m.layer = :layer)"
 _MEMORY_NUMBER_OF_ID = "(SELECT number FROM memory WHERE id = :id)"
@@ -389,11 +389,11 @@ SELECT p.id FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
 WHERE p.parent = {_MEMORY_NUMBER_OF_ID} AND NOT p.closing AND m.layer < :layer LIMIT :most
 """
 IS_BELOW = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_MEMORY_NUMBER_UNDER} AND id IN (m.id, m.belongs_to))"
-"""Whether a memory ``m``, or the one that it is a version of, stands below the one of the id ``:under``."""
+"""Condition that a memory ``m``, or the memory of which it is a version, is below that with the id ``:under``."""
 _SELECT_BELOW_AMONG = f"SELECT m.id FROM memory AS m WHERE {IS_BELOW.replace(':under', '?')} AND m.id IN"
 IS_ORPHAN = """(m.layer IS NULL OR m.layer > 1)
 AND NOT EXISTS (SELECT 1 FROM parent WHERE child = m.number AND NOT closing)"""
-"""Whether a memory ``m`` is no domain or concept, and stands below none."""
+"""Condition that a memory ``m`` is neither domain nor concept and has no parent."""
 _FROM_DESCENDANTS = f"""
 FROM closure AS u CROSS JOIN memory AS m ON m.number = u.descendant WHERE u.ancestor = {_MEMORY_NUMBER_UNDER} AND"""
 _FROM_DESCENDANTS_WITH_VERSIONS = f"""FROM (
@@ -405,24 +405,24 @@ _SELECT_HAS_VERSIONS = "SELECT EXISTS (SELECT 1 FROM memory WHERE belongs_to != 
 
 
 def all_below(reader: sqlite3.Connection) -> str:
-    """The part of a query that goes along the memories ``m`` for which `IS_BELOW` holds."""
+    """Return the FROM clause of a query over the memories ``m`` for which `IS_BELOW` holds."""
     return _FROM_DESCENDANTS_WITH_VERSIONS if reader.execute(_SELECT_HAS_VERSIONS).fetchone()[0] else _FROM_DESCENDANTS
 
 
 def size(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
-    """How many memories stand below one, ``most`` or more not told apart."""
+    """Return the number of descendants of a memory, at most ``most``."""
     return reader.execute(_COUNT_DESCENDANTS_UP_TO, {"id": memory_id, "most": most}).fetchone()[0]
 
 
 class HierarchyLookups:
-    """What is asked of it, through a connection."""
+    """Queries on the memory hierarchy through a connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._run = connection.execute
 
     def beneath(self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
-        """The next memories below one that are true at a moment, in the order of ids; ``near``: directly below it."""
+        """Return the next descendants valid at a moment, in the order of ids; ``near`` restricts them to children."""
         values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MAX_SCANNED_DESCENDANTS + 1}
         found: list[MemoryDepth] = []
         last = after
@@ -437,29 +437,29 @@ class HierarchyLookups:
         return BelowPage(found, None)
 
     def above(self, memory_id: str, now: int, layer: int | None = None) -> list[MemoryDepth]:
-        """The memories above one that are true at a moment, the nearest first."""
+        """Return the ancestors valid at a moment, nearest first."""
         values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_HIERARCHY_DEPTH}
         return [MemoryDepth(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
 
     def children(self, memory_id: str, now: int) -> int:
-        """How many memories stand directly below one and are true at a moment."""
+        """Return the number of children of a memory that are valid at a moment."""
         return self._run(_COUNT_CHILDREN_UP_TO, {"id": memory_id, "now": now}).fetchone()[0]
 
     def size_below(self, memory_id: str, most: int) -> int:
-        """How many memories stand below one, ``most`` or more not told apart."""
+        """Return the number of descendants of a memory, at most ``most``."""
         return size(self._connection, memory_id, most)
 
     def among_below(self, memory_id: str, ids: Iterable[str]) -> set[str]:
-        """Those of some memories that stand below one, or are versions of such."""
+        """Return those of some memories that are descendants of a memory, or versions of descendants."""
         found = of_some(self._run, _SELECT_BELOW_AMONG, [*ids], before=(memory_id,))
         return {node_id for (node_id,) in found}
 
     def some_below(self, memory_id: str, limit: int) -> list[str]:
-        """At most so many of the memories below one, and their versions."""
+        """Return up to ``limit`` descendants of a memory, and their versions."""
         query = f"SELECT m.id {all_below(self._connection)} 1 LIMIT :limit"
         return [node_id for (node_id,) in self._run(query, {"under": memory_id, "limit": limit})]
 
     def more_general(self, memory_id: str, layer: int, limit: int) -> list[str]:
-        """At most so many memories directly below one whose layer is more general than one."""
+        """Return up to ``limit`` children of a memory whose layer is more general than ``layer``."""
         values = {"id": memory_id, "layer": layer, "most": limit}
         return [node_id for (node_id,) in self._run(_SELECT_CHILDREN_BELOW_LAYER, values)]

@@ -1,8 +1,8 @@
-"""Confidence that fades: what a memory is worth at a moment, and one number that orders memories by it at any moment.
+"""Exponential decay of confidence, and a time-independent sort key for it.
 
-A confidence halves once in every half-life since it was last set or used. So "at least m at the moment t" is a
-comparison of a key that does not change with time, and nothing has to be rewritten or walked through while time passes.
-Moments and keys are microseconds since 1970; half-lives are microseconds, too, or None for what does not fade.
+A confidence halves with every half-life since it was last set or used. So "at least m at time t" is a comparison with a
+key that does not change with time, and nothing has to be rewritten or scanned as time passes. Times and keys are
+microseconds since 1970. Half-lives are microseconds as well, or None for no decay.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 
 MIN_DECAY_KEY = -(1 << 62)
-"""The key of what has no confidence at all."""
+"""Key of a confidence of zero."""
 FIRST_LASTING_KEY = 1 << 62
-"""Where the keys of what does not fade begin."""
+"""Lower bound of the keys of memories that do not decay."""
 _LASTING_KEY_STEPS = 1 << 52
 _MAX_KEY_DISTANCE = 1 << 61
 
 
 class Confidence(NamedTuple):
-    """A confidence from 0 to 1, as it was at a moment."""
+    """Confidence from 0 to 1, as of a moment."""
 
     confidence: float
     since: int
 
 
 def live(stored: Confidence, accessed: Confidence | None) -> Confidence:
-    """What counts: the value that was stored, or that of a use after it."""
+    """Return the stored confidence, or that of a later access."""
     return accessed if accessed is not None and accessed.since > stored.since else stored
 
 
 def effective(worth: Confidence, now: int, half_life: int | None) -> float:
-    """What a confidence has come to. A clock that was set back makes it no greater than it was."""
+    """Return a confidence after decay. A clock that was set back does not increase it."""
     confidence = min(max(worth.confidence, 0.0), 1.0)
     if half_life is None:
         return confidence
@@ -57,51 +57,51 @@ def restore_and_add(worth: Confidence, now: int, by: float) -> Confidence:
 
 
 def key(worth: Confidence, half_life: int | None) -> int:
-    """A number that is at least ``least_key`` of a minimum and a moment when the effective confidence then is."""
+    """Return the sort key of a confidence; compare it with `least_key` to test for a minimum at a moment."""
     confidence = min(worth.confidence, 1.0)
     if confidence <= 0.0:
         return MIN_DECAY_KEY
     if half_life is None:
         return FIRST_LASTING_KEY + round(confidence * _LASTING_KEY_STEPS)
-    return _within(worth.since + half_life * math.log2(confidence))
+    return _clamp(worth.since + half_life * math.log2(confidence))
 
 
 def least_key(minimum: float, now: int, half_life: int | None) -> int:
-    """The least key of a memory with this half-life whose effective confidence is not below a minimum at a moment.
+    """Return the least key with which a memory of this half-life has at least a minimum confidence at a moment.
 
-    Memories of several half-lives have to be asked for by half-life. Of those set later than the moment, which a clock
-    that was set back leaves behind, some with less confidence have such a key, too.
+    Memories of several half-lives need one comparison each. Memories set after ``now``, as after the clock was set
+    back, may reach this key with less confidence.
     """
     if minimum <= 0.0:
         return MIN_DECAY_KEY
     if half_life is None:
         return FIRST_LASTING_KEY + round(minimum * _LASTING_KEY_STEPS)
-    return _within(now + half_life * math.log2(minimum))
+    return _clamp(now + half_life * math.log2(minimum))
 
 
-def _within(moment: float) -> int:
+def _clamp(moment: float) -> int:
     return round(min(max(moment, -_MAX_KEY_DISTANCE), _MAX_KEY_DISTANCE))
 
 
 class HalfLives(NamedTuple):
-    """The half-life of memories in days, and of those types that have another one; None: they do not fade."""
+    """Half-life of memories in days, and deviating half-lives by type; None: no decay."""
 
     days: float | None = Settings().memory_half_life_days
     by_type: Mapping[str, float | None] = MappingProxyType({})
 
     def of(self, memory_type: str = "") -> int | None:
-        """That of a type, in microseconds: its own, where it has one, be it none at all."""
+        """Return the half-life of a type in microseconds, None for no decay."""
         own = self.by_type.get(memory_type, self.days)
         return None if own is None else round(own * DAY_MICROSECONDS)
 
     @property
     def all(self) -> list[int]:
-        """Those that any memory can have, in microseconds; 0 for what does not fade."""
+        """All half-lives that memories may have, in microseconds; 0 for no decay."""
         types = ("", *self.by_type)
         return sorted({self.of(each) or 0 for each in types})
 
     def effective(self, row: NodeRow, access: Access | None, now: int) -> float:
-        """What a memory's confidence has come to at a moment, in microseconds."""
+        """Return the confidence of a memory at a moment, in microseconds."""
         return effective(confidence_of(row, access), now, self.of(row.type))
 
 
@@ -111,15 +111,15 @@ def half_lives_of(settings: MemorySettings) -> HalfLives:
 
 
 def confidence_of(row: NodeRow, access: Access | None) -> Confidence:
-    """The confidence that counts, and since when: that of its last use, or else the one that was written."""
+    """Return the confidence of a memory's last access, or else that of its row."""
     extras = row.extras
     if extras is None or extras.confidence is None:
-        raise ValueError(f"{row.id} is no memory")
+        raise ValueError(f"{row.id} is not a memory")
     stored = Confidence(extras.confidence, stated_at(row))
     return live(stored, None if access is None else Confidence(access.confidence, access.last))
 
 
 def stated_at(row: NodeRow) -> int:
-    """Since when what a memory was stated with fades: since it was stated, or else since it was made."""
+    """Return the time from which a memory's stated confidence decays: when it was stated, or else created."""
     at = None if row.extras is None else row.extras.confidence_at
     return row.created_at if at is None else at

@@ -1,4 +1,4 @@
-"""What the memory view keeps of one memory, and what it counts for."""
+"""Row of a memory in the memory index, and its contribution to the aggregates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LASTING_EPOCH = 1 << 46
 
 
 class MemoryEntry(NamedTuple):
-    """One memory, in the order of the columns. Times are microseconds; a ``half`` of 0 never fades."""
+    """Row of one memory, in the order of the columns. Times are microseconds; a ``half`` of 0 means no decay."""
 
     id: str
     type: str
@@ -60,7 +60,7 @@ class MemoryEntry(NamedTuple):
     stop: int | None
 
     def after(self, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
-        """The same once it was last used like this, in a store whose memories fade like that."""
+        """Return the entry after an access, with the half-lives of a store."""
         used = Confidence(access.confidence, access.last) if access else None
         worth, half = live(Confidence(self.stated, self.stated_at), used), half_lives.of(self.type)
         return self._replace(
@@ -73,10 +73,10 @@ class MemoryEntry(NamedTuple):
 
 
 class LiveMemory(NamedTuple):
-    """What a memory is worth and where it belongs, all but its text. Times are microseconds.
+    """Confidence, access and placement of a memory, without its text. Times are microseconds.
 
-    ``confidence`` is what it was at ``since``, after its last use; a ``half`` of 0 never fades. ``is_active``: it has
-    not ended, and is no former version.
+    ``confidence`` is the value as of ``since``, after the last access; a ``half`` of 0 means no decay. ``is_active``:
+    it has not ended, and is not a former version.
     """
 
     id: str
@@ -98,15 +98,15 @@ class LiveMemory(NamedTuple):
     stop: int | None
 
     def effective(self, now: int) -> float:
-        """Its confidence at a moment."""
+        """Return the confidence at a moment, after decay."""
         return effective(Confidence(self.confidence, self.since), now, self.half or None)
 
     def holds_at(self, moment: int) -> bool:
-        """Whether it was true at a moment of the world."""
+        """Return whether the memory is valid at a moment of valid time."""
         return (self.start is None or self.start <= moment) and (self.stop is None or moment < self.stop)
 
     def after(self, access: Access | None) -> LiveMemory:
-        """The same after a use that is not in the view yet."""
+        """Return the memory after an access that is not in the index yet."""
         if access is None:
             return self
         worth = live(Confidence(self.confidence, self.since), Confidence(access.confidence, access.last))
@@ -116,7 +116,7 @@ class LiveMemory(NamedTuple):
 
 
 def state_of(row: NodeRow) -> LiveMemory:
-    """Return the state of a memory by its row alone, without use."""
+    """Return the state of a memory from its row alone, without accesses."""
     extras = row.extras or NO_EXTRAS
     return LiveMemory(
         *(row.id, row.type, row.created_at, row.updated_at, extras.confidence or 0.0, stated_at(row), 0, 0, None),
@@ -132,7 +132,7 @@ def state_of(row: NodeRow) -> LiveMemory:
 
 
 def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> MemoryEntry:
-    """What is kept of a node that is a memory."""
+    """Return the index entry of a node that is a memory."""
     extras = row.extras or NO_EXTRAS
     stated, since = extras.confidence or 0.0, stated_at(row)
     entry = MemoryEntry(
@@ -152,7 +152,7 @@ def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> Memo
 
 
 class Aggregates:
-    """By how much counts and sums change."""
+    """Pending changes of counts and sums."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -160,14 +160,14 @@ class Aggregates:
         self.sums: dict[tuple[int, int], float] = {}
 
     def book(self, entry: MemoryEntry | None, tags: Iterable[str], by: int) -> None:
-        """Count a memory with its tags in (1), or out (-1)."""
+        """Add (1) or remove (-1) a memory with its tags."""
         if entry is None:
             return
         if entry.ended:
             self.counts[TALLY_ENDED, entry.ended] += by
         if entry.active:
-            for place in _places(entry):
-                self.counts[place] += by
+            for tally_key in _tally_keys(entry):
+                self.counts[tally_key] += by
             for tag in tags:
                 self.counts[TALLY_MEMORY_TAG, tag] += by
             self._add(entry, by)
@@ -179,7 +179,7 @@ class Aggregates:
 
 
 def epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
-    """The part that a confidence is summed up in, and what it adds there: 2 to the power of its half-lives in it."""
+    """Return the epoch in which a confidence is summed, and its term there: 2 to the power of its half-lives in it."""
     epoch, rest = divmod(key_, length_of_epoch(half))
     if half == 0 or key_ == MIN_DECAY_KEY:
         return epoch, min(max(confidence, 0.0), 1.0)
@@ -187,16 +187,16 @@ def epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]
 
 
 def length_of_epoch(half: int) -> int:
-    """How many keys of a half-life are counted and summed up together: those of as much time, or a 64th of 0 to 1."""
+    """Return the number of keys that an epoch covers: one half-life, or 1/64 of the confidence range without decay."""
     return half or _LASTING_EPOCH
 
 
 def worth_at(epoch: int, sum_: float, half: int, now: int) -> float:
-    """What the sum of an epoch comes to at a moment."""
+    """Return the sum of the confidences of an epoch at a moment."""
     return sum_ * 2.0 ** ((epoch * half - now) / half) if half else sum_
 
 
-def _places(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
+def _tally_keys(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
     yield TALLY_TOTAL, ""
     if entry.start is not None or entry.stop is not None:
         yield TALLY_BOUNDED, ""
@@ -210,5 +210,5 @@ def _places(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
 
 @lru_cache(maxsize=4096)
 def day_of(number: int) -> str:
-    """The date of a day since 1970, in UTC."""
+    """Return the date of a day since 1970, in UTC."""
     return format_time(number * DAY_MICROSECONDS)[:10]

@@ -1,5 +1,5 @@
-"""What is asked of single memories, names and relations, also by a connection beside one that takes commits in."""
-# ruff: noqa: S608 - texts made of constants, values as parameters
+"""Queries for single memories, names and relations, also on a connection concurrent with the writer."""
+# ruff: noqa: S608 - built from constants only
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Match = Literal["exact", "folded", "alias"]
 
 
 class NameMatch(NamedTuple):
-    """A node that has a name, and how it was found. It stands unless it was withdrawn, or is a memory."""
+    """Node with a requested name, and how the name matched. Memories and withdrawn nodes do not ``stand``."""
 
     id: str
     type: str
@@ -36,21 +36,21 @@ class NameMatch(NamedTuple):
     stands: bool
 
 
-_LOOKED_AT, _BESIDE, _COMPARED = 200, 20, 64
+_MAX_PREFIX_NAMES, _MAX_NEIGHBOUR_NAMES, _MAX_COMPARED_CHARS = 200, 20, 64
 
 EntityPlace = tuple[str, str]
-"""The folded name and the id of the entity that a page begins behind."""
+"""Folded name and id of the entity after which a page begins."""
 
 
 class EntityIdPage(NamedTuple):
-    """The ids of a page of entities, and where the next one begins: None when there is none."""
+    """Ids of a page of entities, and the place of the next page; None on the last one."""
 
     ids: list[str]
     next: EntityPlace | None
 
 
 class RelationFilter(NamedTuple):
-    """Relations between entities, true at ``now``; what is empty does not matter."""
+    """Filter of relations between entities valid at ``now``; empty fields do not restrict."""
 
     now: int
     source: str = ""
@@ -60,24 +60,24 @@ class RelationFilter(NamedTuple):
 
 
 class RelationIdPage(NamedTuple):
-    """The relations of a page, and the one that the next begins behind: None when there is none.
+    """Keys of a page of relations, and the key after which the next page begins; None on the last one.
 
-    A page that has looked at 20,000 relations ends there: it may be short, or empty, with a next one.
+    A page ends after examining 20,000 relations, so it may be short or empty although it has a next one.
     """
 
     keys: list[EdgeKey]
     next: EdgeKey | None
 
 
-_Step = tuple[str, str, str, bool]
+_RelationRow = tuple[str, str, str, bool]
 
 
 class Lookups(HierarchyLookups):
-    """The memory view as of what was committed to its file. For one thread at a time."""
+    """Queries on the memory index, as of its last commit to disk. For one thread at a time."""
 
     @classmethod
     def beside(cls, path: Path) -> Lookups:
-        """A connection that only reads a file that is there. Raises sqlite3.Error."""
+        """Open an existing file read-only. Raises sqlite3.Error."""
         uri = f"{path.absolute().as_uri()}?mode=ro"
         return cls(sqlite3.connect(uri, uri=True, check_same_thread=False, cached_statements=16))
 
@@ -86,11 +86,11 @@ class Lookups(HierarchyLookups):
         self._connection.close()
 
     def accesses(self, ids: Iterable[str]) -> dict[str, Access]:
-        """What has been journaled of reading some nodes."""
+        """Return the journaled accesses of some nodes."""
         return {row[0]: Access(*row) for row in of_some(self._run, sql.SELECT_ACCESSES, [*ids])}
 
     def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MAX_ALIKE_MEMORIES) -> list[LiveMemory]:
-        """The memories in force that say the same, the oldest first: those of this hash, then those of this print."""
+        """Return the memories in force with equal text, oldest first: those with equal hash, then equal fingerprint."""
         found: dict[str, LiveMemory] = {}
         for query, value in ((sql.SELECT_LIVE_BY_HASH, hash_), (sql.SELECT_LIVE_BY_FINGERPRINT, print_)):
             for row in self._run(query, {"value": value, "now": now, "limit": limit}):
@@ -98,12 +98,15 @@ class Lookups(HierarchyLookups):
         return [*found.values()][:limit]
 
     def saying(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
-        """The ids of those, in one statement: at each the writing thread has to wait for others to let it go on."""
+        """Return the ids of the memories in force with equal text, in one statement.
+
+        A single statement matters for the writing thread, which may lose the interpreter's lock at each one.
+        """
         values = {"hash": hash_, "print": print_, "now": now, "limit": MAX_ALIKE_MEMORIES}
         return list(dict.fromkeys(node_id for (node_id,) in self._run(sql.SELECT_IDS_BY_HASH_OR_FINGERPRINT, values)))
 
     def said(self, keys: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
-        """Those of some hashes and prints that a memory in force has."""
+        """Return those of some hashes and fingerprints that a memory in force has."""
         hashes, prints = zip(*keys, strict=True)
         found = (
             *of_some(self._run, sql.SELECT_KNOWN_HASHES, hashes),
@@ -112,20 +115,20 @@ class Lookups(HierarchyLookups):
         return {digest for (digest,) in found}
 
     def known_names(self, folds: Iterable[str]) -> set[str]:
-        """Those of some folded names that anything has."""
+        """Return those of some folded names that any node has."""
         return {fold for (fold,) in of_some(self._run, sql.SELECT_KNOWN_NAMES, [*folds])}
 
     def named(self, name: str) -> list[NameMatch]:
-        """The nodes of a name: by exactly that, by one that counts as the same, then by another name of theirs."""
+        """Return the nodes with a name: exact matches first, then matches after folding, then aliases."""
         rows = self._run(sql.SELECT_ENTITIES_NAMED, (folded(name), MAX_ENTITIES_PER_NAME)).fetchall()
         found = [NameMatch(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
         found.sort(key=lambda each: _MATCHES.index(each.match))
         return list({each.id: each for each in reversed(found)}.values())[::-1]
 
-    # Pages of what has a name, and of the relations between
+    # Pages of entities and relations
 
     def entities(self, types: Sequence[str], start: str, after: EntityPlace, limit: int) -> EntityIdPage:
-        """Entities by their folded names, those of some types or all, whose names start so in any case."""
+        """Return entities by folded name, of some types or all, whose names begin with ``start`` in any case."""
         start = folded(start)
         values = {"fold": after[0], "id": after[1], "start": start, "limit": limit + 1}
         behind = "standing = 1 AND fold >= :start AND (fold, id) > (:fold, :id) ORDER BY fold, id LIMIT :limit"
@@ -144,25 +147,28 @@ class Lookups(HierarchyLookups):
         return EntityIdPage([node_id for _, node_id in page], None)
 
     def names_like(self, name: str) -> list[str]:
-        """Up to three names of entities that may be meant by one that there is not, the nearest first.
+        """Return up to three names of entities similar to an unknown name, nearest first.
 
-        It looks at some that begin alike, and at those beside it in their order.
+        Candidates are names with the same beginning, and the neighbours in sort order.
         """
-        fold = folded(name)[:_COMPARED]
-        around = "SELECT fold, name FROM entity INDEXED BY entity_fold WHERE standing = 1 AND fold"
+        fold = folded(name)[:_MAX_COMPARED_CHARS]
+        select_names = "SELECT fold, name FROM entity INDEXED BY entity_fold WHERE standing = 1 AND fold"
         found = chain(
-            self._run(f"{around} >= ? ORDER BY fold LIMIT ?", (fold[:2], _LOOKED_AT)),
-            self._run(f"{around} >= ? ORDER BY fold LIMIT ?", (fold, _BESIDE)),
-            self._run(f"{around} < ? ORDER BY fold DESC LIMIT ?", (fold, _BESIDE)),
+            self._run(f"{select_names} >= ? ORDER BY fold LIMIT ?", (fold[:2], _MAX_PREFIX_NAMES)),
+            self._run(f"{select_names} >= ? ORDER BY fold LIMIT ?", (fold, _MAX_NEIGHBOUR_NAMES)),
+            self._run(f"{select_names} < ? ORDER BY fold DESC LIMIT ?", (fold, _MAX_NEIGHBOUR_NAMES)),
         )
-        names = {other[:_COMPARED]: shown for other, shown in found}
+        names = {other[:_MAX_COMPARED_CHARS]: shown for other, shown in found}
         return [names[each] for each in get_close_matches(fold, names, 3)]
 
     def relations(self, wanted: RelationFilter, after: EdgeKey | None, limit: int) -> RelationIdPage:
-        """Relations between entities in the order of an index that fits the filter. It looks at 20,000 at most."""
+        """Return relations between entities, in the order of an index that suits the filter.
+
+        At most 20,000 relations are examined.
+        """
         keys: list[EdgeKey] = []
         last = after
-        steps = chain.from_iterable(_along(self._connection, wanted, after))
+        steps = chain.from_iterable(_ordered_queries(self._connection, wanted, after))
         for number, (source, target, type_, fits) in enumerate(steps):
             if number == MAX_SCANNED_NODES or (fits and len(keys) == limit):
                 return RelationIdPage(keys, last)
@@ -179,8 +185,10 @@ def _match(wanted: str, alias: int, name: str) -> Match:
     return "alias" if alias else "exact" if name == wanted else "folded"
 
 
-def _along(reader: sqlite3.Connection, wanted: RelationFilter, after: EdgeKey | None) -> Iterator[Iterable[_Step]]:
-    """Queries whose answers, one after the other, are in order."""
+def _ordered_queries(
+    reader: sqlite3.Connection, wanted: RelationFilter, after: EdgeKey | None
+) -> Iterator[Iterable[_RelationRow]]:
+    """Yield queries whose concatenated results are in order."""
     fits, values = _conditions(wanted)
     what = f"SELECT source, target, type, {fits} FROM relation"
     values |= dict(zip(("s", "t", "r"), after or ("", "", ""), strict=True)) | {"limit": MAX_SCANNED_NODES + 1}
@@ -201,7 +209,7 @@ def _along(reader: sqlite3.Connection, wanted: RelationFilter, after: EdgeKey | 
 
 
 def _conditions(wanted: RelationFilter) -> tuple[str, dict[str, Any]]:
-    """Whether a relation is wanted, and the values of that."""
+    """Return the condition for a requested relation, and its values."""
     fits = ["weight >= :least", "(start IS NULL OR start <= :now)", "(stop IS NULL OR stop > :now)"]
     types = {f"type{at}": each for at, each in enumerate(wanted.types)}
     if wanted.target:

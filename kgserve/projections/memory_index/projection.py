@@ -1,7 +1,7 @@
-"""The memories of a store, brought up to date when they are read, and once a second after that.
+"""Memory index of a store, brought up to date when it is read, and once a second afterwards.
 
-What a write has to know is answered from what the file has seen and, in memory, from the commits after that: a write
-waits for no following. So what the last commits have made of memories and names is in memory, too.
+Queries of the writing thread combine the file with the later commits, which are held in memory. So a write never waits
+for the file to catch up.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from kgserve.storage.rows.view import RowsView
 
 MAX_WAITING_ROWS = 10_000
 MAX_WAITING_BYTES = 16 << 20
-"""So many rows, and bytes of text, wait for the file at most; else it has to be brought up to date first."""
+"""Limits of the rows, and bytes of text, that wait for the file; beyond them the file is brought up to date first."""
 
 _Key = bytes | str
 
 
-class _Noted(NamedTuple):
-    """A commit, its size, and what it is found by."""
+class _RecentCommit(NamedTuple):
+    """Commit with its size, and the keys of its nodes."""
 
     change: ChangeSet
     rows: int
@@ -50,101 +50,101 @@ class _Noted(NamedTuple):
 
 
 class RecentCommits:
-    """Consecutive commits up to the last one. Any thread may ask; one adds.
+    """Recent consecutive commits up to the last one. One thread adds; any thread may read.
 
-    ``since`` is the commit after which all are here.
+    All commits after ``since`` are included.
     """
 
     def __init__(self, since: int) -> None:
         self.since = since
         self._lock = threading.Lock()
-        self._noted: deque[_Noted] = deque()
+        self._commits: deque[_RecentCommit] = deque()
         self._rows = self._bytes = 0
-        # With the last commit that has said so.
+        # Each with its last commit.
         self._by_key: dict[_Key, dict[str, int]] = {}
         self._accesses: dict[str, tuple[Access | None, int]] = {}
 
     def add(self, change: ChangeSet) -> None:
-        """Take in the next commit; one that is too large makes all be forgotten."""
+        """Add the next commit; one that exceeds the limits discards all."""
         rows = change.size + len(change.accessed)
         size = sum(len(node.content) for node in (*change.nodes_created, *change.nodes_updated))
         if self._rows + rows > MAX_WAITING_ROWS or self._bytes + size > MAX_WAITING_BYTES:
             self.clear(change.sequence)
             return
-        noted = _Noted(change, rows, size, [*_keys(change)])
+        commit = _RecentCommit(change, rows, size, [*_keys(change)])
         with self._lock:
-            self._noted.append(noted)
-            self._count(noted, 1)
-            for key, node_id in noted.keys:
+            self._commits.append(commit)
+            self._count(commit, 1)
+            for key, node_id in commit.keys:
                 self._by_key.setdefault(key, {})[node_id] = change.sequence
-            # Nobody can have read what is new either.
+            # New nodes cannot have been read either.
             for node_id in _unread(change):
                 self._accesses[node_id] = (None, change.sequence)
             for access in change.accessed:
                 self._accesses[access.id] = (access, change.sequence)
 
     def clear(self, since: int) -> None:
-        """Forget everything, and go on with the commit after this one."""
+        """Discard everything, and continue with the commit after ``since``."""
         with self._lock:
-            self._noted.clear()
+            self._commits.clear()
             self._by_key.clear()
             self._accesses.clear()
             self._rows = self._bytes = 0
             self.since = since
 
     def forget(self, sequence: int) -> None:
-        """Forget the commits up to one."""
+        """Discard the commits up to a sequence."""
         with self._lock:
-            while self._noted and self._noted[0].change.sequence <= sequence:
-                self._drop(self._noted.popleft())
+            while self._commits and self._commits[0].change.sequence <= sequence:
+                self._drop(self._commits.popleft())
             self.since = max(self.since, sequence)
 
     def having(self, keys: Iterable[_Key]) -> tuple[list[str], int]:
-        """The nodes that have come to say or to be called so, the last first seen last, and ``since``."""
+        """Return the nodes that recent commits gave one of these keys, oldest first, and ``since``."""
         with self._lock:
             return [*dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))], self.since
 
     def called(self, folds: Iterable[str]) -> tuple[set[str], int]:
-        """Those of some folded names that nodes have come to have, and ``since``."""
+        """Return those of some folded names that recent commits gave to nodes, and ``since``."""
         with self._lock:
             return {fold for fold in folds if fold in self._by_key}, self.since
 
     def accesses(self, ids: Collection[str]) -> tuple[dict[str, Access | None], int]:
-        """What has come of reading some nodes, None where that is over, and ``since``."""
+        """Return the recent accesses of some nodes, None where they were reset, and ``since``."""
         with self._lock:
             return {each: self._accesses[each][0] for each in ids if each in self._accesses}, self.since
 
     def after(self, sequence: int, last: int) -> list[ChangeSet]:
-        """The commits after one up to the ``last``, as far as they are here; none if they begin later."""
+        """Return the commits after one up to ``last``, as far as held here; none if a commit in between is missing."""
         with self._lock:
-            if not self._noted or not self._noted[0].change.sequence <= sequence + 1:
+            if not self._commits or not self._commits[0].change.sequence <= sequence + 1:
                 return []
-            place = sequence + 1 - self._noted[0].change.sequence
-            found = (noted.change for noted in islice(self._noted, place, None))
+            place = sequence + 1 - self._commits[0].change.sequence
+            found = (commit.change for commit in islice(self._commits, place, None))
             return [*takewhile(lambda change: change.sequence <= last, found)]
 
-    # With the lock held
+    # Caller holds the lock
 
-    def _drop(self, noted: _Noted) -> None:
-        self._count(noted, -1)
-        sequence = noted.change.sequence
-        for key, node_id in noted.keys:
+    def _drop(self, commit: _RecentCommit) -> None:
+        self._count(commit, -1)
+        sequence = commit.change.sequence
+        for key, node_id in commit.keys:
             of_key = self._by_key.get(key, {})
             if of_key.get(node_id) == sequence:
                 del of_key[node_id]
             if not of_key:
                 self._by_key.pop(key, None)
-        for node_id in (*_unread(noted.change), *(access.id for access in noted.change.accessed)):
+        for node_id in (*_unread(commit.change), *(access.id for access in commit.change.accessed)):
             if self._accesses.get(node_id, (None, -1))[1] == sequence:
                 del self._accesses[node_id]
 
-    def _count(self, noted: _Noted, by: int) -> None:
-        self._rows += by * noted.rows
-        self._bytes += by * noted.bytes
+    def _count(self, commit: _RecentCommit, by: int) -> None:
+        self._rows += by * commit.rows
+        self._bytes += by * commit.bytes
 
 
 def keys_of(node: NodeRow) -> set[_Key]:
-    """What a node is found by: the hash and the print of a memory's text, and its folded names."""
+    """Return the lookup keys of a node: hash and fingerprint of a memory's text, and its folded names."""
     keys: set[_Key] = {folded(name) for name in names_of(node)}
     return keys | {text_hash(node.content), fingerprint(node.content)} if node.is_memory else keys
 
@@ -163,88 +163,88 @@ log = structlog.get_logger()
 
 FILE_COMMIT_INTERVAL_SECONDS = 1.0
 FILE_COMMIT_MAX_CHANGES = 2_000
-"""So long, and so many commits of the store, the file takes in before it keeps them."""
+"""Limits of the time, and of the store's commits, after which changes to the file are committed."""
 
 
 class MemoriesDamaged(sqlite3.DatabaseError):
-    """The view names a row that it should not."""
+    """Raised when the index refers to a row that must not exist."""
 
 
 class MemoryProjection(OnDemandProjection[Memories]):
-    """The memories of a store, in a file that is opened for the first question.
+    """Memory index of a store, in a file that the first query opens.
 
-    A store in which nothing is a memory or has a name has no such file.
+    A store without memories and named nodes has no such file.
     """
 
     name = "memories"
     damage_event = "memories_damaged"
-    rebuilding_message = "what is known of memories is being rebuilt"
+    rebuilding_message = "the memory index is being rebuilt; try again shortly"
 
     def __init__(self, layout: Layout, journal: Journal, rows: RowsView, half_lives: Callable[[], HalfLives]) -> None:
         super().__init__(layout.memories, layout, journal, rows)
         self._half_lives = half_lives
-        self._none: Memories | None = None
+        self._empty_index: Memories | None = None
         self.is_asked = False
-        self._newest = RecentCommits(rows.state.sequence)
-        # What was committed to the file; read by `_beside`, which needs no more than its own lock.
+        self._recent = RecentCommits(rows.state.sequence)
+        # Last commit on disk, guarded by `_reading` only, for reads through `_reader`.
         self._committed, self._committed_at = -1, 0.0
         self._reading = threading.Lock()
-        self._beside: Lookups | None = None
+        self._reader: Lookups | None = None
 
     @override
     def ask(self, question: Callable[[Memories, Rows], Found]) -> Found:
-        # Before rows are looked at: commits that it is not told of from now on are among them.
+        # Set before rows are read: commits that are not reported from now on are included in them.
         self.is_asked = True
         return super().ask(question)
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
-        """What has been journaled of reading some nodes. Raises Unavailable."""
-        newest, since = self._newest.accesses(ids)
-        rest = [node_id for node_id in ids if node_id not in newest]
+        """Return the journaled accesses of some nodes. Raises Unavailable."""
+        recent, since = self._recent.accesses(ids)
+        rest = [node_id for node_id in ids if node_id not in recent]
         known = self._look_up(lambda file: file.accesses(rest), since) if rest else {}
-        return known | {node_id: access for node_id, access in newest.items() if access is not None}
+        return known | {node_id: access for node_id, access in recent.items() if access is not None}
 
     def alike(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
-        """The memories that may say the same; who asks looks at the rows. Raises Unavailable."""
-        newest, since = self._newest.having((hash_, print_))
+        """Return candidates for memories with equal text; the caller must check the rows. Raises Unavailable."""
+        recent, since = self._recent.having((hash_, print_))
         known = self._look_up(lambda file: file.saying(hash_, print_, now), since)
-        if newest and len(known) >= MAX_ALIKE_MEMORIES:
-            # Some of them may no longer be what they were, and have kept others out.
+        if recent and len(known) >= MAX_ALIKE_MEMORIES:
+            # Some of them may have changed, and have displaced others within the limit.
             known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
-        return [*known, *newest]
+        return [*known, *recent]
 
     def alike_all(self, keys: Collection[tuple[bytes, bytes]], now: int) -> dict[tuple[bytes, bytes], list[str]]:
-        """The same of many, by hash and print: most often nobody says any of them, which one question tells."""
-        newest: dict[tuple[bytes, bytes], list[str]] = {}
+        """Return candidates for many texts, by hash and fingerprint; one query covers the common case of no match."""
+        recent: dict[tuple[bytes, bytes], list[str]] = {}
         since = -1
         for key in keys:
-            newest[key], since = self._newest.having(key)
+            recent[key], since = self._recent.having(key)
         said = self._look_up(lambda file: file.said(keys), since) if keys else set[bytes]()
         return {
-            key: found if said.isdisjoint(key) else self.alike(key[0], key[1], now) for key, found in newest.items()
+            key: found if said.isdisjoint(key) else self.alike(key[0], key[1], now) for key, found in recent.items()
         }
 
     def named(self, name: str) -> list[str]:
-        """The nodes that may be called so; who asks looks at the rows. Raises Unavailable."""
-        newest, since = self._newest.having((folded(name),))
+        """Return candidates for nodes with a name; the caller must check the rows. Raises Unavailable."""
+        recent, since = self._recent.having((folded(name),))
         known = self._look_up(lambda file: [each.id for each in file.named(name)], since)
-        if newest and len(known) >= MAX_ENTITIES_PER_NAME:
+        if recent and len(known) >= MAX_ENTITIES_PER_NAME:
             known = self.ask(lambda memories, _: [each.id for each in memories.named(name)])
-        return [*known, *newest]
+        return [*known, *recent]
 
     def known_names(self, folds: Collection[str]) -> dict[str, list[str]]:
-        """The nodes that may be called so, by those of some folded names that any has. Raises Unavailable."""
-        newest, since = self._newest.called(folds)
+        """Return candidates for nodes, by those of some folded names that any node has. Raises Unavailable."""
+        recent, since = self._recent.called(folds)
         known = self._look_up(lambda file: file.known_names(folds), since)
-        return {fold: self.named(fold) for fold in known | newest}
+        return {fold: self.named(fold) for fold in known | recent}
 
     def committed(self, changes: Iterable[ChangeSet]) -> None:
-        """These commits have been made, after it was first asked. For the writing thread."""
+        """Record new commits, after the first query. For the writing thread."""
         for change in changes:
-            self._newest.add(change)
+            self._recent.add(change)
 
     def tend(self) -> None:
-        """Follow, if the file was ever asked and that is due. Raises Unavailable."""
+        """Apply pending commits, if the index was ever read and the interval has passed. Raises Unavailable."""
         if self.sequence >= 0 and time.monotonic() - self._committed_at >= FILE_COMMIT_INTERVAL_SECONDS:
             self.ask(lambda memories, _: self._commit(memories))
 
@@ -257,16 +257,16 @@ class MemoryProjection(OnDemandProjection[Memories]):
                 self._discard()
 
     def _look_up(self, question: Callable[[Lookups], Found], since: int) -> Found:
-        """What a question finds in the file, which has seen the commit ``since``, and maybe later ones."""
+        """Return the result of a query on the file, which contains the commit ``since`` and maybe later ones."""
         with self._reading:
-            if self._beside is not None and self._committed >= since:
+            if self._reader is not None and self._committed >= since:
                 try:
-                    return question(self._beside)
+                    return question(self._reader)
                 except sqlite3.Error:
                     log.exception("memories_damaged", store=self._layout.name)
         return self.ask(lambda memories, _: question(memories))
 
-    # With the lock held
+    # Caller holds the lock
 
     @override
     def _caught_up(self, rows: Rows) -> Memories:
@@ -274,16 +274,16 @@ class MemoryProjection(OnDemandProjection[Memories]):
             return self._empty()
         memories = super()._caught_up(rows)
         memories.halve(self._half_lives())
-        if self._committed < self._newest.since:
+        if self._committed < self._recent.since:
             self._commit(memories)
         return memories
 
     @override
     def _catch_up(self, last: int) -> None:
         if self._file is not None:
-            # What failed took back all that the file had taken in since it was last committed.
+            # A failed change has rolled back everything since the last commit to disk.
             if (seen := self._file.sequence) < 0:
-                raise MemoriesDamaged("the file does not say what it has seen")
+                raise MemoriesDamaged("the position in the file is missing")
             self._move(seen)
         super()._catch_up(last)
 
@@ -294,8 +294,8 @@ class MemoryProjection(OnDemandProjection[Memories]):
 
     @override
     def _read(self, after: int, last: int) -> tuple[Iterable[ChangeSet], int]:
-        newest = self._newest.after(after, last)
-        return (newest, newest[-1].sequence) if newest else super()._read(after, last)
+        recent = self._recent.after(after, last)
+        return (recent, recent[-1].sequence) if recent else super()._read(after, last)
 
     @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
@@ -326,25 +326,25 @@ class MemoryProjection(OnDemandProjection[Memories]):
     def _release(self) -> None:
         with self._reading:
             super()._release()
-            for each in (self._beside, self._none):
+            for each in (self._reader, self._empty_index):
                 if each is not None:
                     each.close()
-            self._none = self._beside = None
+            self._empty_index = self._reader = None
             self._committed = -1
 
     def _commit(self, memories: Memories) -> None:
-        """Have the file keep what it has taken in, and others see it there."""
+        """Commit the changes to disk, and make them visible to other connections."""
         if memories.path is None:
             return
         self._committed_at = time.monotonic()
         committed = memories.commit()
         with self._reading:
-            if self._beside is None:
-                self._beside = Lookups.beside(memories.path)
+            if self._reader is None:
+                self._reader = Lookups.beside(memories.path)
             self._committed = committed
-        self._newest.forget(committed)
+        self._recent.forget(committed)
 
     def _empty(self) -> Memories:
-        if self._none is None:
-            self._none = Memories(None, self._half_lives())
-        return self._none
+        if self._empty_index is None:
+            self._empty_index = Memories(None, self._half_lives())
+        return self._empty_index

@@ -8,19 +8,22 @@ from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.storage.model.soft_delete import VERSION_OF
 
 RELATION_CONSOLIDATED = "consolidated"
-"""The relation from a run to the primary of each of its clusters. It stays where it is when the primary is merged."""
+"""Relation from a consolidation run to the primary memory of each of its clusters.
+
+It is left unchanged when the primary is merged.
+"""
 
 
 RELATION_EXTRACTED_FROM = "extracted_from"
-"""The relation from a memory to the one whose text says it. Written by the store itself."""
+"""Relation from an extracted memory to the one whose text contains it, written by the store."""
 
 
 RELATION_NEXT = "next"
-"""The relation from a message to the one after it."""
+"""Relation from a message to the next one."""
 
 
 RELATION_REFLECTED = "reflected"
-"""The relation from a run to what it has placed, made or set against something."""
+"""Relation from a reflection run to the nodes that it has placed, created or contrasted."""
 
 
 STRUCTURAL_RELATIONS = frozenset(
@@ -35,4 +38,4 @@ STRUCTURAL_RELATIONS = frozenset(
         VERSION_OF,
     }
 )
-"""Types of the relations that the store itself writes at memories; these are no relationships."""
+"""Types of relations that the store writes at memories; they are not relationships between entities."""

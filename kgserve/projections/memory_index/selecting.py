@@ -1,5 +1,5 @@
-"""Finding the memories that a filter wants: along the index with the fewest entries, or in the order of a list."""
-# ruff: noqa: S608 - texts made of constants, values as parameters
+"""Selection of the memories that match a filter: along the smallest suitable index, or in the order of a list."""
+# ruff: noqa: S608 - built from constants only
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kgserve.projections.memory_index.entries import (
 from kgserve.storage.model.filters import ANY_END, MAX_SCANNED_NODES, MemoryFilter
 
 MAX_SORTED_MEMORIES = 5_000
-"""So many are found and sorted sooner than the rest is passed over in order."""
+"""Maximum result size for which fetching and sorting is preferred to a scan in index order."""
 _MAX_SORT_VALUE = (1 << 63) - 1
 _LOG2_OF_ZERO = -1e300
 
@@ -32,9 +32,9 @@ Sort = Literal["created", "updated", "confidence", "accessed"]
 
 
 class MemoryPlace(NamedTuple):
-    """Where a page of a list begins: behind a memory by its value and its id, of a half-life if that is the order.
+    """Start of a page of a list: after a memory with this value and id, and half-life if sorted by confidence.
 
-    ``skip`` memories of the list are passed over.
+    ``skip`` memories after that are skipped.
     """
 
     value: int = _MAX_SORT_VALUE
@@ -44,27 +44,27 @@ class MemoryPlace(NamedTuple):
 
     @property
     def is_start(self) -> bool:
-        """Whether nothing is in front of it."""
+        """True for the first page."""
         return self.value == _MAX_SORT_VALUE
 
 
 class MemoryIdPage(NamedTuple):
-    """The ids of a page, and where the next one begins: None when there is none."""
+    """Ids of a page, and the place of the next page; None on the last one."""
 
     ids: list[str]
     next: MemoryPlace | None
 
 
-class _Way(NamedTuple):
-    """A part of a query that goes along an index, how many entries that has, and a condition that all of them meet."""
+class _AccessPath(NamedTuple):
+    """Access path: FROM clause that uses an index, number of its entries, and a condition that it implies."""
 
     source: str
     size: int
     implies: str = ""
 
     def query(self, wanted: MemoryFilter, conditions: Sequence[str]) -> str:
-        """The part of a query from FROM on."""
-        actives = ", ".join(map(str, _actives(wanted)))
+        """Return the query from FROM on."""
+        actives = ", ".join(map(str, _active_values(wanted)))
         rest = [text for text in conditions if text != self.implies]
         return " AND ".join([f"{self.source} m.active IN ({actives})", *rest])
 
@@ -73,13 +73,13 @@ Values = dict[str, Any]
 
 
 def ids(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], limit: int) -> list[str]:
-    """At most so many of the memories that are wanted."""
+    """Return up to ``limit`` ids of matching memories."""
     text, values = _selection(reader, wanted, halves)
     return [each for (each,) in reader.execute(f"SELECT m.id {text} LIMIT :limit", {**values, "limit": limit})]
 
 
 def how_many(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], most: int) -> int:
-    """How many memories are wanted; it stops at ``most``."""
+    """Return the number of matching memories, at most ``most``."""
     text, values = _selection(reader, wanted, halves)
     query = f"SELECT count(*) FROM (SELECT 1 {text} LIMIT :limit)"
     return reader.execute(query, {**values, "limit": most}).fetchone()[0]
@@ -93,11 +93,11 @@ def page(
     limit: int,
     also: Callable[[str], bool] | None = None,
 ) -> MemoryIdPage:
-    """The next memories in the order of a list: the greatest value first, and of equal ones the last id.
+    """Return the next page of a list: greatest value first, then greatest id.
 
-    ``also`` is asked of those that the filter lets pass.
+    ``also`` is an additional filter, applied to memories that match.
     """
-    found = _in_order(reader, wanted, halves, order)
+    found = _sorted_rows(reader, wanted, halves, order)
     chosen: list[str] = []
     at = order.place
     for number, (_, id_, value, half, passes) in enumerate(found):
@@ -114,7 +114,7 @@ def page(
 
 
 def strength(half: int, key: int, now: int) -> float:
-    """The effective confidence that a key means, as its logarithm to base 2."""
+    """Return the logarithm to base 2 of the effective confidence that a key represents."""
     if key <= MIN_DECAY_KEY:
         return _LOG2_OF_ZERO
     return (
@@ -127,7 +127,7 @@ def strength(half: int, key: int, now: int) -> float:
 
 
 def _key_of(log2: float, half: int, now: int) -> int:
-    """The inverse of `strength`, about."""
+    """Return the approximate inverse of `strength`."""
     if log2 <= _LOG2_OF_ZERO:
         return MIN_DECAY_KEY
     found = now + log2 * half if half else FIRST_LASTING_KEY + 2.0 ** (52 + min(log2, 0.0))
@@ -138,7 +138,7 @@ def _key_of(log2: float, half: int, now: int) -> int:
 
 
 def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]) -> tuple[list[str], Values]:
-    """What a memory ``m`` must meet, but for its being active."""
+    """Return the conditions on a memory ``m``, without that of being active, and their values."""
     texts: list[str] = []
     values: Values = {"at": wanted.moment}
     if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _any_bounded(reader)):
@@ -159,14 +159,14 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     if wanted.orphans:
         texts.append(closure.IS_ORPHAN)
     if wanted.among is not None:
-        # No memory has an empty id: without any there would be nothing to go along the index by.
+        # No memory has an empty id; an empty list would leave nothing to look up in the index.
         own = named("among", sorted(wanted.among) or [""])
         values |= own
         texts.append(f"m.id IN ({', '.join(f':{name}' for name in own)})")
     texts += [text for field, text in _SIMPLE_CONDITIONS.items() if getattr(wanted, field) not in (None, "")]
     values |= {field: getattr(wanted, field) for field in (*_SIMPLE_CONDITIONS, "entity", "under", "ended")}
     if wanted.min_confidence > 0:
-        texts += _strong_enough(reader, wanted, halves, values)
+        texts += _confidence_conditions(reader, wanted, halves, values)
     return texts, values
 
 
@@ -180,7 +180,7 @@ _SIMPLE_CONDITIONS = {
 }
 
 
-def _strong_enough(
+def _confidence_conditions(
     reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values
 ) -> Iterator[str]:
     values["min_confidence"] = wanted.min_confidence
@@ -189,12 +189,12 @@ def _strong_enough(
         values[f"key{at}"] = least_key(wanted.min_confidence, wanted.now, half or None)
     keys = " OR ".join(f"(m.half = :half{at} AND m.key >= :key{at})" for at in range(len(halves)))
     yield f"({keys})"
-    # What was set later than now has not faded yet, though its key is that of a greater confidence.
+    # Memories set later than now have not decayed yet, although their keys suggest a higher confidence.
     if reader.execute(sql.SELECT_HAS_FUTURE, (wanted.now,)).fetchone()[0]:
         yield "m.confidence >= :min_confidence"
 
 
-def _actives(wanted: MemoryFilter) -> tuple[int, ...]:
+def _active_values(wanted: MemoryFilter) -> tuple[int, ...]:
     return (1, 0) if wanted.ended == ANY_END or wanted.looks_back else (0,) if wanted.ended else (1,)
 
 
@@ -203,7 +203,7 @@ def _any_bounded(reader: sqlite3.Connection) -> bool:
 
 
 def count(reader: sqlite3.Connection, kind: str, name: str) -> int:
-    """What is counted under a kind and a name."""
+    """Return the tally of a kind and a name."""
     found = reader.execute(sql.SELECT_MEMORY_TALLY, (kind, name)).fetchone()
     return found[0] if found else 0
 
@@ -212,43 +212,49 @@ def count(reader: sqlite3.Connection, kind: str, name: str) -> int:
 
 
 def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]) -> tuple[str, Values]:
-    """The part of a query from FROM on, and its values."""
+    """Return the query from FROM on, and its values."""
     conditions, values = _conditions(reader, wanted, halves)
-    return _fewest(reader, wanted, halves, values).query(wanted, conditions), values
+    return _choose_access_path(reader, wanted, halves, values).query(wanted, conditions), values
 
 
-def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
-    """The index to go along. What has ended is not counted by type and tag: entries of an index are, up to a number."""
-    ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", count(reader, TALLY_TOTAL, ""))]
+def _choose_access_path(
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values
+) -> _AccessPath:
+    """Return the access path with the fewest entries. Ended memories have no tallies, so index entries are counted."""
+    paths = [_AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", count(reader, TALLY_TOTAL, ""))]
     if wanted.ended or wanted.looks_back:
-        ways = [_Way(ways[0].source, _MAX_SORT_VALUE)]
-        ways += [_Way(_by_tag(at), _entries(reader, _TAGGED, [tag])) for at, tag in enumerate(wanted.tags)]
+        paths = [_AccessPath(paths[0].source, _MAX_SORT_VALUE)]
+        paths += [
+            _AccessPath(_by_tag(at), _count_entries(reader, _TAGGED, [tag])) for at, tag in enumerate(wanted.tags)
+        ]
         if wanted.types:
-            size = sum(_entries(reader, _OF_TYPE, [each]) for each in set(wanted.types))
-            ways.append(_Way(_FROM_MEMORY_BY_TYPE, size))
+            size = sum(_count_entries(reader, _OF_TYPE, [each]) for each in set(wanted.types))
+            paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     else:
-        ways += [_Way(_by_tag(at), count(reader, TALLY_MEMORY_TAG, tag)) for at, tag in enumerate(wanted.tags)]
+        paths += [_AccessPath(_by_tag(at), count(reader, TALLY_MEMORY_TAG, tag)) for at, tag in enumerate(wanted.tags)]
         if wanted.source:
-            ways.append(_Way(_FROM_MEMORY_BY_SOURCE, count(reader, TALLY_SOURCE, wanted.source)))
+            paths.append(_AccessPath(_FROM_MEMORY_BY_SOURCE, count(reader, TALLY_SOURCE, wanted.source)))
         if wanted.types:
             size = sum(count(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
-            ways.append(_Way(_FROM_MEMORY_BY_TYPE, size))
+            paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     if wanted.among is not None:
-        ways.append(_Way(_FROM_MEMORY_BY_ID, len(wanted.among)))
+        paths.append(_AccessPath(_FROM_MEMORY_BY_ID, len(wanted.among)))
     if wanted.entity:
-        ways.append(_Way(_FROM_MEMORY_BY_ENTITY, _entries(reader, _ABOUT_ENTITY, [wanted.entity])))
+        paths.append(_AccessPath(_FROM_MEMORY_BY_ENTITY, _count_entries(reader, _ABOUT_ENTITY, [wanted.entity])))
     if wanted.under:
-        ways.append(
-            _Way(
+        paths.append(
+            _AccessPath(
                 closure.all_below(reader),
                 closure.size(reader, wanted.under, 20 * MAX_SORTED_MEMORIES),
                 closure.IS_BELOW,
             )
         )
-    best = min(ways, key=lambda way: way.size)
+    best = min(paths, key=lambda path: path.size)
     if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > MAX_SORTED_MEMORIES:
-        strong = sum(_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
-        best = min(best, _Way("FROM memory AS m INDEXED BY memory_key WHERE", strong), key=lambda way: way.size)
+        strong = sum(_count_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
+        best = min(
+            best, _AccessPath("FROM memory AS m INDEXED BY memory_key WHERE", strong), key=lambda path: path.size
+        )
     return best
 
 
@@ -267,40 +273,44 @@ _TAGGED = "tagged WHERE tag = ?"
 _OF_TYPE = "memory INDEXED BY memory_type WHERE active IN (0, 1) AND type = ?"
 
 
-def _entries(reader: sqlite3.Connection, of: str, values: Sequence[str]) -> int:
-    """How many entries an index has; it stops at 100,000."""
+def _count_entries(reader: sqlite3.Connection, of: str, values: Sequence[str]) -> int:
+    """Return the number of entries of an index, at most 100,000."""
     return reader.execute(
         f"SELECT count(*) FROM (SELECT 1 FROM {of} LIMIT {20 * MAX_SORTED_MEMORIES})", values
     ).fetchone()[0]
 
 
-def _strong(reader: sqlite3.Connection, half: int, least: int) -> int:
-    """How many memories of a half-life have a key that is not below one, and some more."""
+def _count_strong(reader: sqlite3.Connection, half: int, least: int) -> int:
+    """Return the approximate number of memories of a half-life whose key is at least ``least``."""
     return reader.execute(sql.COUNT_FADING_FROM_EPOCH, (half, least // length_of_epoch(half))).fetchone()[0]
 
 
 # Lists
 
-_Step = tuple[tuple[float, str], str, int, int, bool]
-"""What is sorted by, the id, the value, the half-life, and whether it fits."""
+_SortedRow = tuple[tuple[float, str], str, int, int, bool]
+"""Sort key, id, value, half-life, and whether the memory matches."""
 
 
-def _in_order(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Iterator[_Step]:
+def _sorted_rows(
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: Order
+) -> Iterator[_SortedRow]:
     conditions, values = _conditions(reader, wanted, halves)
     is_narrow = any((wanted.tags, wanted.entity, wanted.under, wanted.types, wanted.source)) or wanted.among is not None
-    way = _fewest(reader, wanted, halves, values) if is_narrow else None
-    if way is not None and way.size <= MAX_SORTED_MEMORIES:
-        text = way.query(wanted, conditions)
+    path = _choose_access_path(reader, wanted, halves, values) if is_narrow else None
+    if path is not None and path.size <= MAX_SORTED_MEMORIES:
+        text = path.query(wanted, conditions)
         rows = reader.execute(f"SELECT m.{order.column}, m.id, {order.half}, 1 {text}", values)
         return iter(sorted(order.steps(rows), reverse=True))
     fits = f"({' AND '.join(conditions) or '1'})"
-    strands = _strands(wanted, halves, order)
-    asked = ((f"SELECT m.{order.column}, m.id, {order.half}, {fits} {text}", own) for text, own in strands)
-    return heapq.merge(*[order.steps(reader.execute(text, {**values, **own})) for text, own in asked], reverse=True)
+    queries = _ordered_queries(wanted, halves, order)
+    statements = ((f"SELECT m.{order.column}, m.id, {order.half}, {fits} {text}", own) for text, own in queries)
+    return heapq.merge(
+        *[order.steps(reader.execute(text, {**values, **own})) for text, own in statements], reverse=True
+    )
 
 
-def _strands(wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Iterator[tuple[str, Values]]:
-    """Queries along the index, each in order, which together give everything, be it wanted or not."""
+def _ordered_queries(wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Iterator[tuple[str, Values]]:
+    """Yield queries along the index, each in order, which together return all memories, matching or not."""
     column = order.column
     source = f"FROM memory AS m INDEXED BY memory_{column} WHERE m.active = :active"
     behind = f"(m.{column}, m.id) < (:value, :id) ORDER BY m.{column} DESC, m.id DESC LIMIT {MAX_SCANNED_NODES + 1}"
@@ -309,7 +319,7 @@ def _strands(wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Itera
             _SIMPLE_CONDITIONS[name] for name in ("created_from", "created_to") if getattr(wanted, name) is not None
         ]
         source = " AND ".join([source, *bounds])
-    for active in _actives(wanted):
+    for active in _active_values(wanted):
         if column == "key":
             for half in halves:
                 least = least_key(wanted.min_confidence, wanted.now, half or None)
@@ -320,25 +330,25 @@ def _strands(wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Itera
 
 
 class Order:
-    """The order of a list, and where a page of it begins. For confidence it is that of the moment ``now``."""
+    """Sort order of a list, and the start of a page. Confidences are compared as of ``now``."""
 
     def __init__(self, now: int, sort: Sort, place: MemoryPlace) -> None:
         self.column = "key" if sort == "confidence" else sort
-        # What does not matter is not read from the row either.
+        # Columns that do not matter are not read from the row.
         self.half = "m.half" if sort == "confidence" else "0"
         self.place = place
         self._now = now
         self._after = self._rank(place.value, place.half, place.id)
 
-    def steps(self, rows: Iterator[tuple[int, str, int, int]]) -> Iterator[_Step]:
-        """Rows, of those behind the place."""
+    def steps(self, rows: Iterator[tuple[int, str, int, int]]) -> Iterator[_SortedRow]:
+        """Yield the rows after the start of the page."""
         for value, id_, half, fits in rows:
             rank = self._rank(value, half, id_)
             if self.place.is_start or rank < self._after:
                 yield rank, id_, value, half, bool(fits)
 
     def start(self, half: int) -> Values:
-        """Where a query for one half-life begins: at the place, or not behind it."""
+        """Return the start of the query for one half-life; it may include rows before the start of the page."""
         place = self.place
         if self.column != "key" or place.is_start or half == place.half:
             return {"value": place.value, "id": place.id}

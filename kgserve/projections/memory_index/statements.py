@@ -1,5 +1,5 @@
-"""What the memory view asks SQLite: texts made of constants, values as parameters."""
-# ruff: noqa: S608 - nothing of a caller's is put into them
+"""SQL statements of the memory index: constant texts, values as parameters."""
+# ruff: noqa: S608 - built from constants only
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from kgserve.projections.memory_index.closure import IS_IN_FORCE_NOW
 
 MEMORY_INDEX_FORMAT = 5
 MAX_PINNED_MEMORIES = 1_000
-"""So many pinned memories are looked at, the newest."""
-# A power loss may take the end of what was taken in, but nothing out of the middle.
+"""Number of pinned memories that are considered, newest first."""
+# A power loss may lose the last changes, but leaves no hole in the middle.
 MEMORY_INDEX_PRAGMAS = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 PRAGMA wal_autocheckpoint = 4000;
 PRAGMA cache_size = -8000;
 """
-# "stated" is the confidence in the row, "confidence" what counts since "since", after any access; "half" is 0 for what
-# does not fade. Relations are counted by triggers, for a put that changes one looks like a put that adds one.
+# "stated" is the confidence in the row, "confidence" the effective value as of "since", after accesses. "half" is 0 for
+# no decay. Triggers count relations, because an upsert does not reveal whether it inserts or updates.
 MEMORY_INDEX_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS memory (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, type TEXT NOT NULL,

@@ -327,7 +327,7 @@ def test_a_history_that_is_gone_with_its_checksums_is_a_named_gap(
     # Of o3 and m there was one version only; it is known when o3 was deleted.
     assert refused == {*range(1, LOST_UNTIL), "o0", "o1", "o2", "n"}
     assert damage is not None
-    assert "there was no file" in damage
+    assert "the file was missing" in damage
 
 
 @pytest.mark.parametrize("with_checksums", [False, True])
@@ -361,7 +361,7 @@ def test_a_file_without_checksums_is_sealed_when_it_is_opened(
     flip_in(9, random.Random(1))(path)
     fault = find_fault(path)
     assert fault is not None
-    assert "pages that are not as they were written: 10" in fault.reason
+    assert "pages do not match their checksums: 10" in fault.reason
 
 
 def test_a_history_that_goes_while_it_is_open_comes_back(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_doctor_names_damage_and_saves_what_is_whole(filled: tuple[Path, dict[An
     flip(layout(data).history, layout(data).history.read_bytes().index(b" said 3"))
     ok, [detail] = found()
     assert not ok
-    assert "does not fit its checksum" in detail
+    assert "does not match its checksum" in detail
     with StorePool(settings(data)) as pool, pytest.raises(BackupDamaged, match="damaged"):
         back_up(pool, tmp_path / "backup", live=False)
     _, [saved, after] = found(salvage=True)
@@ -442,4 +442,4 @@ def test_stats_say_what_is_missing_and_how_far_the_scrub_is(
         assert {gap.part for gap in history.gaps} <= {"node", "edge", "link"}
         assert history.gaps
         assert history.damage is not None
-        assert "pages that are not as they were written" in history.damage
+        assert "pages do not match their checksums" in history.damage

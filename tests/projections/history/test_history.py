@@ -213,7 +213,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE node (id TEXT)")
-    with pytest.raises(sqlite3.DatabaseError, match="another kind"):
+    with pytest.raises(sqlite3.DatabaseError, match="not a history file"):
         History(path)
 
 
