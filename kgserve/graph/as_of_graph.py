@@ -566,7 +566,7 @@ class AsOfGraph(GraphReader):
         with self._opened() as (store, follower):
             # A state that has just ended is known to have ended only once the history has seen the commit.
             if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
-                raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
+                raise Unavailable(f"the history has not indexed sequence {seen} yet", retry_after=2)
             return frozenset(store.catalog.having_had(wanted, self.sequence))
 
     @override
