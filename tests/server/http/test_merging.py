@@ -337,7 +337,7 @@ def test_without_a_history_undo_is_refused_with_the_reason(http: httpx.Client, p
     accepted(http.patch(people, json={"history": "none"}))
     merge(http, people, "bob", "robert")
     detail = refusal(http.post(f"{people}/nodes/bob/unmerge"), 409)["detail"]
-    assert "cannot be taken back" in detail
+    assert "cannot be reverted" in detail
     assert "history" in detail
 
 
