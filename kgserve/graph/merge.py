@@ -147,7 +147,7 @@ def _both(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, 
     if now == into.id != absorbed.id:
         return absorbed, into, True
     if now != absorbed.id:
-        raise Conflict(f"node {absorbed.id!r} was already merged into {now!r}; merge {now!r}, or unmerge it first")
+        raise Conflict(f"node {absorbed.id!r} was merged into {now!r} already; merge {now!r}, or unmerge it first")
     if into.id == absorbed.id:
         raise Conflict(f"node {wanted.into!r} was itself merged into {absorbed.id!r}; unmerge {wanted.into!r} first")
     _check_version("based_on_version", wanted.based_on_version, absorbed)
