@@ -351,4 +351,4 @@ def test_an_export_carries_merges_and_an_import_takes_them(http: httpx.Client, p
     accepted(http.post(f"{copy}/import", content=lines, headers={"content-type": "application/x-ndjson"}))
     assert node(http, copy, "bob")["redirected_from"] == "bob"
     assert keys(node(http, copy, "bob")) == keys(node(http, people, "robert"))
-    assert "came merged" in refusal(http.post(f"{copy}/nodes/bob/unmerge"), 409)["detail"]
+    assert "wrote it as merged" in refusal(http.post(f"{copy}/nodes/bob/unmerge"), 409)["detail"]
