@@ -237,7 +237,7 @@ class _MergeState(msgspec.Struct, frozen=True):
 
 
 class _MergeHistory(msgspec.Struct, frozen=True):
-    """What a merge changed. ``before`` and ``after`` are states of the survivor, if it was changed.
+    """The changes made by a merge. ``before`` and ``after`` are states of the survivor, if it was changed.
 
     ``edges`` are those of the node. ``heirs`` are edges of other merged nodes, by the key that an edge of the node was
     moved to. ``links`` and ``link_heirs`` are the same for links.
