@@ -1,4 +1,4 @@
-"""What callers get, as Structs. Arrays are never null. Times are RFC 3339 in UTC with microseconds."""
+"""Answers as Structs. Arrays are never null. Times are RFC 3339 in UTC with microseconds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from kgserve.storage.model.kinds import KindFreq, TagFreq, TagPrefixFreq
 class Node(NodeExtrasShown):
     """A node. ``version`` counts its states; ``sequence`` is the commit that wrote this one.
 
-    What comes after ``updated_at`` is absent where it was not set. ``stale``: ``freshness_at`` is past. ``conflicts``:
-    versions that were written beside this one and that nothing has superseded. ``superseded_by``: the version after a
-    former one. ``is_current``: of a state that is not the node's present one, whether it is one of its heads.
+    Fields after ``updated_at`` are absent where they are not set. ``stale``: ``freshness_at`` is in the past.
+    ``conflicts``: conflicting versions that no later version has superseded. ``superseded_by``: the version that
+    followed a former one. ``is_current``: for a state other than the current one, whether it is one of the node's
+    heads.
     """
 
     id: str
@@ -32,8 +33,8 @@ class Node(NodeExtrasShown):
 class ReachedNode(Node, kw_only=True):
     """A node of a traversal with its distance from the start, in hops.
 
-    ``store`` is there where edges into other stores were followed. What such an edge leads to may be ``missing``: then
-    nothing else is known of it.
+    ``store`` is present if edges into other stores were followed. The target of such an edge may be ``missing``: then
+    no other field is known.
     """
 
     type: str = ""
@@ -49,10 +50,10 @@ class ReachedNode(Node, kw_only=True):
 
 
 class Edge(EdgeExtrasShown):
-    """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` names it in a URL.
+    """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` identifies it in a URL.
 
-    What comes after ``sequence`` is absent where it was not set; ``to_graph`` is there if ``to`` is in another store,
-    and ``store``, that of ``from``, in walks that follow such edges.
+    Fields after ``sequence`` are absent where they are not set. ``to_graph`` is present if ``to`` is in another store,
+    and ``store``, the store of ``from``, in traversals that follow such edges.
     """
 
     id: str
@@ -67,23 +68,21 @@ class Edge(EdgeExtrasShown):
     store: str | UnsetType = UNSET
 
 
-RedirectedFrom = (
-    Annotated[str, Meta(description="The id that was asked for; it was merged into the node answered")] | UnsetType
-)
+RedirectedFrom = Annotated[str, Meta(description="The requested id; it was merged into the node returned")] | UnsetType
 
 
 Redirected = (
     Annotated[
         dict[str, str],
-        Meta(description="Ends of edges that had been merged, each with the node that took its place"),
+        Meta(description="Merged nodes named as ends of edges, each with its survivor"),
     ]
     | UnsetType
 )
-"""Of more than `MAX_REDIRECTED` only some are told."""
+"""At most `MAX_REDIRECTED` ends are listed."""
 
 
 class Skipped(msgspec.Struct, kw_only=True):
-    """An edge that was left out, by its place in the request."""
+    """An edge that was skipped, with its position in the request."""
 
     index: int
     source: str = field(name="from")
@@ -93,9 +92,9 @@ class Skipped(msgspec.Struct, kw_only=True):
 
 
 class MergedRow(msgspec.Struct, kw_only=True):
-    """A node or edge of a batch that an earlier place of the batch names, too: both were written as one.
+    """A node or edge that occurs earlier in the same batch, too: both were written as one.
 
-    Where both say something, the later one counts.
+    Where both set a field, the later one wins.
     """
 
     path: str
@@ -103,7 +102,7 @@ class MergedRow(msgspec.Struct, kw_only=True):
 
 
 class InjectAnswer(msgspec.Struct, kw_only=True):
-    """What one inject did. Counts are of distinct keys, except ``nodes_sent`` and ``edges_sent``."""
+    """Result of one inject. Counts are of distinct keys, except ``nodes_sent`` and ``edges_sent``."""
 
     ok: Literal[True] = True
     nodes_sent: int
@@ -116,20 +115,20 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     edges_unchanged: int
     edges_skipped: Annotated[list[Skipped], Meta(description="At most the first 100")]
     edges_skipped_count: int
-    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+    sequence: Annotated[int, Meta(description="The commit that holds this write")]
     redirected: Redirected = UNSET
     merged: (
         Annotated[
             list[MergedRow],
-            Meta(description="Absent where the batch names no node and no edge twice; at most the first 100"),
+            Meta(description="Absent if the batch repeats no node or edge; at most the first 100"),
         ]
         | UnsetType
     ) = UNSET
-    merged_count: Annotated[int, Meta(description="Absent, too, where there is none")] | UnsetType = UNSET
+    merged_count: Annotated[int, Meta(description="Number of repeated rows; absent if 0")] | UnsetType = UNSET
 
 
 class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
-    """What deleting one node did."""
+    """Result of deleting one node."""
 
     ok: Literal[True] = True
     deleted_id: str
@@ -137,9 +136,7 @@ class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
     edges_deleted: int
     sequence: int
     memories_about: (
-        Annotated[
-            int, Meta(description="Memories that were about the node; they stay, and `recall` by its name finds them")
-        ]
+        Annotated[int, Meta(description="Memories about the node; they are kept, and `recall` by its name finds them")]
         | UnsetType
     ) = UNSET
     memory_ids: (
@@ -148,7 +145,7 @@ class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
 
 
 class DeleteEdgeAnswer(msgspec.Struct, kw_only=True):
-    """What deleting one edge did."""
+    """Result of deleting one edge."""
 
     ok: Literal[True] = True
     existed: bool
@@ -161,8 +158,8 @@ class TraverseAnswer(msgspec.Struct, kw_only=True):
     nodes: list[ReachedNode]
     edges: list[Edge]
     count: int
-    truncated: Annotated[bool, Meta(description="More nodes or edges were in reach than are returned")]
-    sequence: Annotated[int, Meta(description="A commit that the walk has seen, at least")]
+    truncated: Annotated[bool, Meta(description="More nodes or edges are in reach than are returned")]
+    sequence: Annotated[int, Meta(description="The walk includes at least this commit")]
     redirected_from: RedirectedFrom = UNSET
 
 
@@ -184,34 +181,33 @@ class NodePage(msgspec.Struct, kw_only=True):
 
 
 class NodesAnswer(msgspec.Struct, kw_only=True):
-    """Some nodes in the order in which they were asked for, each once."""
+    """Nodes in the order requested, without duplicates."""
 
     nodes: list[Node]
-    missing: Annotated[list[str], Meta(description="Ids of which there is no node, or none then")]
+    missing: Annotated[list[str], Meta(description="Ids without a node, now or at the requested moment")]
 
 
 class CountAnswer(msgspec.Struct, kw_only=True):
-    """How many nodes fit."""
+    """The number of matching nodes."""
 
     count: int
-    exact: Annotated[bool, Meta(description="False: at least so many; a count looks at about 500,000 nodes")]
-    sequence: Annotated[int, Meta(description="The commit as of which they were counted")]
+    exact: Annotated[bool, Meta(description="False: `count` is a lower bound; a count scans about 500,000 nodes")]
+    sequence: Annotated[int, Meta(description="The commit at which they were counted")]
 
 
 class DeleteNodesAnswer(msgspec.Struct, kw_only=True):
-    """What a deletion by filter did, or with ``dry_run`` would do: all of it in one commit."""
+    """Result of a deletion by filter, or of its dry run. A deletion is one commit."""
 
     ok: Literal[True] = True
     dry_run: bool
     count: Annotated[int, Meta(description="Nodes deleted, or to be deleted")]
     ids: list[str]
     edges_deleted: int
-    missing: Annotated[list[str], Meta(description="Ids that were sent and did not fit, or are not there")]
-    more: Annotated[bool, Meta(description="More nodes fit than are deleted at once; send it again")]
+    missing: Annotated[list[str], Meta(description="Requested ids that did not match, or do not exist")]
+    more: Annotated[bool, Meta(description="More nodes match than one request deletes; send it again")]
     sequence: int
     memories_about: (
-        Annotated[int, Meta(description="Memories that were about the nodes and stay; absent where there is none")]
-        | UnsetType
+        Annotated[int, Meta(description="Memories about the nodes, which are kept; absent if 0")] | UnsetType
     ) = UNSET
     memory_ids: (
         Annotated[list[str], Meta(description="The first 100 of these; `forget` withdraws them by `ids`")] | UnsetType
@@ -219,20 +215,20 @@ class DeleteNodesAnswer(msgspec.Struct, kw_only=True):
 
 
 class LineError(msgspec.Struct, kw_only=True):
-    """A line of an import that was left out; ``line`` counts from 1."""
+    """A line of an import that was skipped; ``line`` counts from 1."""
 
     line: int
     message: str
 
 
 class MergedLine(LineError, kw_only=True):
-    """A line whose node or edge an earlier line of the same import had named: both were written as one."""
+    """A line whose node or edge occurs on an earlier line of the same import: both were written as one."""
 
     earlier_line: int
 
 
 class ImportAnswer(msgspec.Struct, kw_only=True):
-    """What an import did. ``ok`` is false when any line was left out for being wrong; skipped edges do not count."""
+    """Result of an import. ``ok`` is false if any line was skipped as invalid; skipped edges do not count."""
 
     ok: bool
     lines: int
@@ -251,13 +247,13 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     sequence: int
     redirected: Redirected = UNSET
     merged: Annotated[
-        list[MergedLine], Meta(description="Lines of which an earlier one was about the same; at most the first 100")
+        list[MergedLine], Meta(description="Lines that repeat an earlier node or edge; at most the first 100")
     ] = []
     merged_count: int = 0
 
 
 def nothing_imported(sequence: int = 0) -> ImportAnswer:
-    """Return what an import has done before its first line."""
+    """Return the answer of an import before its first line."""
     return ImportAnswer(
         ok=True,
         lines=0,
@@ -278,27 +274,27 @@ def nothing_imported(sequence: int = 0) -> ImportAnswer:
 
 
 class SearchHit(Shown, kw_only=True, omit_defaults=True):
-    """A node that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode."""
+    """A node that was found. Scores are absent where that part did not match; ``hops`` is used by graph mode."""
 
     node: Node
     score: float
     keyword_score: Annotated[float | None, Meta(description="BM25")] = None
     semantic_score: Annotated[float | None, Meta(description="Cosine similarity, -1 to 1")] = None
     hops: Annotated[int | None, Meta(description="Distance from the start or from the best hits")] = None
-    why: Annotated[str | None, Meta(description="How the score came about, when asked to explain")] = None
+    why: Annotated[str | None, Meta(description="How the score was computed, with `explain`")] = None
 
 
 class SearchAnswer(msgspec.Struct, kw_only=True):
-    """Hits, best first. ``degraded``: without an embedding model, meaning is judged by words and letters alone."""
+    """Hits, best first. ``degraded``: without an embedding model, semantic scores use words and letters alone."""
 
     hits: list[SearchHit]
     degraded: bool
-    index_sequence: Annotated[int, Meta(description="The commit that the indexes have seen")]
+    index_sequence: Annotated[int, Meta(description="The last commit that the indexes contain")]
     took_ms: float
 
 
 class BatchHit(msgspec.Struct, kw_only=True):
-    """A node that at least one variant found; ``queries_matched`` are the places of those variants, from 0."""
+    """A node that at least one variant found; ``queries_matched`` are the positions of those variants, from 0."""
 
     node: Node
     score: Annotated[float, Meta(description="Sum of 1 / (60 + rank) over the variants that found it")]
@@ -306,7 +302,7 @@ class BatchHit(msgspec.Struct, kw_only=True):
 
 
 class BatchSearchAnswer(msgspec.Struct, kw_only=True):
-    """The hits of all variants, joined. ``unique_hits`` counts the nodes found before the limit."""
+    """The combined hits of all variants. ``unique_hits`` counts the nodes found before the limit."""
 
     hits: list[BatchHit]
     query_count: int
@@ -318,21 +314,21 @@ class BatchSearchAnswer(msgspec.Struct, kw_only=True):
 
 
 class ContextAnswer(msgspec.Struct, kw_only=True):
-    """The text to give to a language model, and the ids of the nodes that are in it."""
+    """Text to pass to a language model, and the ids of the nodes in it."""
 
     text: str
-    tokens: Annotated[int, Meta(description="Of the text, counted so as to err high; never over the budget")]
+    tokens: Annotated[int, Meta(description="Tokens of the text, estimated high; never over the budget")]
     ids: list[str]
     stores: (
         Annotated[list[str], Meta(description="With `also` or `follow_symlinks`, the store of each id")] | UnsetType
     ) = UNSET
-    truncated: Annotated[bool, Meta(description="There was more than the budget allowed")]
+    truncated: Annotated[bool, Meta(description="More was found than fits the budget")]
     degraded: bool
     index_sequence: int
 
 
 class ReindexAnswer(msgspec.Struct, kw_only=True):
-    """Both indexes are being made anew; `stats` shows how far they are."""
+    """Both indexes are being rebuilt; `stats` reports the progress."""
 
     ok: Literal[True] = True
     name: str
@@ -340,7 +336,7 @@ class ReindexAnswer(msgspec.Struct, kw_only=True):
 
 
 class CypherChanges(msgspec.Struct, kw_only=True):
-    """What a statement in write mode changed, and the commit that holds it."""
+    """The changes made by a statement in write mode, and the commit that holds them."""
 
     nodes_created: int
     nodes_updated: int
@@ -352,7 +348,7 @@ class CypherChanges(msgspec.Struct, kw_only=True):
 
 
 class CypherAnswer(msgspec.Struct, kw_only=True):
-    """The rows of a statement. ``types`` are the engine's names of the columns' types.
+    """The rows of a statement. ``types`` are the engine's names for the column types.
 
     A node in a row is ``{"_label", "id", …its properties}``, a relation ``{"_label", "_from", "_to", …}``, a path
     ``{"nodes": […], "relations": […]}``; times and other values without a JSON form are text.
@@ -362,13 +358,13 @@ class CypherAnswer(msgspec.Struct, kw_only=True):
     types: list[str]
     rows: list[list[Any]]
     row_count: Annotated[int, Meta(description="Rows in this answer")]
-    truncated: Annotated[bool, Meta(description="There were more rows than max_rows")]
+    truncated: Annotated[bool, Meta(description="The statement has more rows than max_rows")]
     took_ms: float
     changes: CypherChanges | None = None
 
 
 class FieldChange(msgspec.Struct, kw_only=True):
-    """What a state changed: ``path`` is ``type``, ``content`` or ``attributes.NAME``; null: it was not there."""
+    """A field changed by a state: ``path`` is ``type``, ``content`` or ``attributes.NAME``; null means absent."""
 
     path: str
     before: Any
@@ -376,7 +372,7 @@ class FieldChange(msgspec.Struct, kw_only=True):
 
 
 class AlsoBy(msgspec.Struct, kw_only=True):
-    """Somebody who has put what a version says already, by which commit first, and when."""
+    """Another author of the values of a version, with the first commit that repeated them, and its time."""
 
     created_by: str
     sequence: int
@@ -384,10 +380,10 @@ class AlsoBy(msgspec.Struct, kw_only=True):
 
 
 class NodeState(msgspec.Struct, kw_only=True):
-    """A node as it was from one commit to another, which is null while it still is so.
+    """A node between two commits; the second one is null for the current state.
 
-    ``deleted``: it ended because the node was deleted. ``diff`` is against the state before, empty for a first one.
-    ``also_by`` are those who have put the same, other than its author; absent where there are none.
+    ``deleted``: the state ended because the node was deleted. ``diff`` is relative to the previous state, and empty for
+    the first one. ``also_by`` lists other authors of the same values; absent if there are no others.
     """
 
     node: Node
@@ -401,7 +397,7 @@ class NodeState(msgspec.Struct, kw_only=True):
 
 
 class NodeHistory(msgspec.Struct, kw_only=True):
-    """The states of a node, newest first; ``next_before`` asks for the next page and is null on the last one."""
+    """The states of a node, newest first; ``next_before`` requests the next page and is null on the last one."""
 
     id: str
     states: list[NodeState]
@@ -409,7 +405,7 @@ class NodeHistory(msgspec.Struct, kw_only=True):
 
 
 class EdgeKeyAnswer(msgspec.Struct):
-    """Names one edge."""
+    """The key of an edge."""
 
     source: str = field(name="from")
     target: str = field(name="to")
@@ -417,7 +413,7 @@ class EdgeKeyAnswer(msgspec.Struct):
 
 
 class ChangeEntry(msgspec.Struct, kw_only=True):
-    """One write: the rows as it left them. Of one with over 1,000 rows only the number: ``truncated``."""
+    """One write, with the rows as it left them. A write of over 1,000 rows is ``truncated``: only their number."""
 
     sequence: int
     time: str
@@ -432,15 +428,15 @@ class ChangeEntry(msgspec.Struct, kw_only=True):
 
 
 class ChangesPage(msgspec.Struct, kw_only=True):
-    """Writes, oldest first; ``next_since`` asks for the next page and is null on the last one."""
+    """Writes, oldest first; ``next_since`` requests the next page and is null on the last one."""
 
     changes: list[ChangeEntry]
     next_since: int | None
-    sequence: Annotated[int, Meta(description="The store's commit number now")]
+    sequence: Annotated[int, Meta(description="The store's current sequence")]
 
 
 class RestoreAnswer(msgspec.Struct, kw_only=True):
-    """A new store with what another one was as of ``from_sequence``."""
+    """A new store with the contents of another one as of ``from_sequence``."""
 
     ok: Literal[True] = True
     name: str
@@ -451,11 +447,11 @@ class RestoreAnswer(msgspec.Struct, kw_only=True):
 
 
 class EntityVersion(msgspec.Struct, kw_only=True):
-    """One state of an entity. ``id`` is ``ENTITY_ID@SEQUENCE``: no other state of the store has it.
+    """One state of an entity. ``id`` is ``ENTITY_ID@SEQUENCE``, unique in the store.
 
-    ``parent_id`` is the memory that it stood below, else the attribute of that name, as ``layer`` is, or null; of a
-    memory ``layer`` is its own. It was true from ``valid_from`` (null: nobody knows since when) to before ``valid_to``:
-    as the writer said, or else from when it was recorded until it was superseded; null: it still is.
+    ``parent_id`` is the parent memory, else the attribute of that name, or null. ``layer`` is the layer of a memory,
+    else the attribute of that name. The state was true from ``valid_from`` (null: unknown) to before ``valid_to``
+    (null: it still is): the validity that the writer set, or else from when it was recorded until it was superseded.
     """
 
     id: str
@@ -475,7 +471,7 @@ MAX_EXAMPLE_CHARS = 120
 
 
 class SchemaDescription(msgspec.Struct, kw_only=True):
-    """The types and tags that are in use, the most frequent first."""
+    """The types and tags in use, most frequent first."""
 
     store: str
     node_count: int
@@ -485,13 +481,16 @@ class SchemaDescription(msgspec.Struct, kw_only=True):
 
 
 class TagList(msgspec.Struct, kw_only=True):
-    """Tags, the most frequent first, and of equally frequent ones in the order of their names."""
+    """Tags, most frequent first; equally frequent ones in alphabetical order."""
 
     tags: list[TagFreq]
 
 
 class ListedNode(NodeExtrasShown):
-    """A node of a list. ``content`` and ``attributes`` are absent in a compact one, and so is what is not said here."""
+    """A node of a list.
+
+    In a compact list, ``content`` and ``attributes`` are absent, as are all fields not listed here.
+    """
 
     id: str
     type: str
@@ -506,7 +505,7 @@ class ListedNode(NodeExtrasShown):
 class ListedPage(msgspec.Struct, kw_only=True):
     """One page of nodes in the order of their ids; ``next_cursor`` is null on the last one.
 
-    A page that looked at 20,000 nodes ends there, even when it is not full.
+    A page ends after 20,000 nodes were scanned, even if it is not full.
     """
 
     nodes: list[ListedNode]
@@ -514,14 +513,14 @@ class ListedPage(msgspec.Struct, kw_only=True):
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """The process answers."""
+    """The process is alive."""
 
     status: Literal["ok"] = "ok"
     version: str
 
 
 class Ready(msgspec.Struct, kw_only=True):
-    """Stores can be opened and written. ``future_stamps`` counts open stores with commits stamped in the future."""
+    """The server accepts requests. ``future_stamps`` counts open stores with commits stamped in the future."""
 
     ready: Literal[True] = True
     open_stores: int
@@ -530,10 +529,10 @@ class Ready(msgspec.Struct, kw_only=True):
 
 
 class Whoami(msgspec.Struct, kw_only=True):
-    """Who asks: the name of its key, what that may do, for which stores, and until when; null: it does not end.
+    """The caller: the name of its key, its role, the stores it may access and the key's expiry (null: never).
 
-    ``stores`` are names, and beginnings of names that end with `*`. ``open``: no key is asked for. ``backups``: whoever
-    asks may have the server make backups.
+    ``stores`` are names, or prefixes of names that end with `*`. ``open``: the server requires no key. ``backups``: the
+    caller may make the server create backups.
     """
 
     name: str
@@ -545,13 +544,13 @@ class Whoami(msgspec.Struct, kw_only=True):
 
 
 class BrowserKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a page is to be allowed."""
+    """The permissions of a key for a page in a browser."""
 
-    role: Annotated[Literal["read", "write"], Meta(description="What it may do")] = "read"
+    role: Annotated[Literal["read", "write"], Meta(description="Role of the key")] = "read"
 
 
 class BrowserKey(msgspec.Struct, kw_only=True):
-    """A key for a page in a browser: its text, shown this once, what it may do, and until when."""
+    """A key for a page in a browser: its text, shown only once, its role, its stores and its expiry."""
 
     key: str
     role: Literal["read", "write"]
@@ -560,7 +559,7 @@ class BrowserKey(msgspec.Struct, kw_only=True):
 
 
 class CypherWords(msgspec.Struct, kw_only=True):
-    """The words that a statement may be made of. ``labels`` have their properties, with the engine's types of these."""
+    """The vocabulary of Cypher statements. ``labels`` map to their properties with the engine's types."""
 
     keywords: list[str]
     functions: list[str]
@@ -569,10 +568,10 @@ class CypherWords(msgspec.Struct, kw_only=True):
 
 
 class Problem(msgspec.Struct, kw_only=True):
-    """An error, RFC 9457. ``instance`` is the request's id; ``errors`` names every place of an invalid input.
+    """An error, RFC 9457. ``instance`` is the request id; ``errors`` lists every faulty field of an invalid input.
 
-    ``oldest``, with `gone`, is the first sequence that can still be read; ``node``, with `conflict_manual`, is what was
-    written.
+    ``oldest``, with `gone`, is the first sequence that can still be read; ``node``, with `conflict_manual`, is the node
+    as written.
     """
 
     type: str
@@ -586,4 +585,4 @@ class Problem(msgspec.Struct, kw_only=True):
 
 
 MAX_REPORTED_ITEMS = 100
-"""Ids that an answer names of those that it counts."""
+"""Ids listed in an answer that reports only the number of further ones."""

@@ -1,4 +1,4 @@
-"""The graph of a store as it was after a commit."""
+"""The graph of a store as of a past commit."""
 
 from __future__ import annotations
 
@@ -67,67 +67,70 @@ R = TypeVar("R")
 MAX_STATES_READ = 50_000
 """Edge states read to find neighbours as of a commit; about half a second."""
 MAX_STATES_LISTED = 500_000
-"""Edge states looked through, without being read, for edges between nodes."""
+"""Edge states scanned by key, without reading their rows, to find edges between nodes."""
 MAX_STATES_COUNTED = 200_000
 """Edge states counted for the degrees of all nodes as of a commit."""
 MAX_STATES_COUNTED_PER_NODE = 10_000
 EXPORT_BATCH_ROWS = 5_000
-"""Rows read at once for an export."""
+"""Rows read per step of an export."""
 MIN_LIST_STEP, MAX_LIST_STEP = 64, 1001
-"""Nodes read at once to fill a page."""
+"""Bounds of the number of nodes read per step to fill a page."""
 HISTORY_CATCH_UP_TIMEOUT_SECONDS = 0.25
-"""Seconds to wait for the history to see a commit that has just superseded a version."""
+"""Time to wait for the history to index a commit that has just superseded a version."""
 
 
 class AsOfMoment(msgspec.Struct, frozen=True):
-    """When a reader wants to look, and who remembers. ``as_of`` is a sequence or an RFC 3339 time."""
+    """A past moment to read as of. ``as_of`` is a sequence or an RFC 3339 time."""
 
     historian: Historian | None
     as_of: int | str
 
     def of(self, store: OpenStore) -> tuple[HistoryFollower, int]:
-        """The history of a store, and the commit that is meant: the one named, or the last one up to the time.
+        """Return the history of a store, and the commit to read: the given one, or the last one up to the time.
 
-        A moment that is yet to come is now. Raises InvalidInput, Gone for what is no longer known, Unavailable while
-        the history is behind, Conflict when none is kept.
+        A future moment means now. Raises InvalidInput, Gone for a moment no longer in the history, Unavailable while
+        the history is behind, and Conflict when none is kept.
         """
         follower = history_of(self.historian, store)
-        present = store.state.sequence
-        at = min(self._sequence(follower, present), present)
+        current = store.state.sequence
+        at = min(self._sequence(follower, current), current)
         follower.look(lambda history: history.require_known(at))
         return follower, at
 
     def open(self, store: OpenStore, valid_at: str | None, lease: Lease | None) -> AsOfGraph:
-        """See `GraphOpener`. Raises as `of`, and InvalidInput for a ``valid_at`` that is no time."""
+        """Return the reader of a store as `GraphOpener` does.
+
+        Raises as `of`, and InvalidInput for an invalid ``valid_at``.
+        """
         follower, at = self.of(store)
         moment = self._moment_of(follower, at)
         opened = hold_history(store, follower) if lease is None else lease_history(lease, self)
         return AsOfGraph(opened, at, resolve_valid_at(valid_at, moment), moment)
 
     def _moment_of(self, follower: HistoryFollower, at: int) -> int:
-        """Return the time that is meant, in microseconds: that of the commit, if it is named."""
+        """Return the time in microseconds; the time of the commit if a sequence is given."""
         if self.is_sequence:
             return follower.look(lambda history: history.time_of(at))
         return min(parse_time(self._text), time.time_ns() // 1000)
 
     @property
     def is_sequence(self) -> bool:
-        """Whether it is a commit of one store, not a time."""
+        """True if the moment is a commit of one store, not a time."""
         return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_AS_OF_DIGITS
 
     @property
     def _text(self) -> str:
         return str(self.as_of)
 
-    def _sequence(self, follower: HistoryFollower, present: int) -> int:
+    def _sequence(self, follower: HistoryFollower, current: int) -> int:
         if self.is_sequence:
-            catch_up(follower, min(int(self.as_of), present))
+            catch_up(follower, min(int(self.as_of), current))
             return int(self.as_of)
         try:
             moment = parse_time(self._text)
         except ValueError as error:
-            raise InvalidInput.at("as_of", f"is neither a sequence nor a time: {error}") from None
-        catch_up(follower, present)
+            raise InvalidInput.at("as_of", f"must be a sequence or a time: {error}") from None
+        catch_up(follower, current)
         return follower.look(lambda history: _sequence_at(history, moment))
 
 
@@ -161,16 +164,16 @@ def _node_at(history: History, node_id: str, at: int) -> NodeRow | None:
 
 
 OpenHistory = Callable[[], AbstractContextManager[tuple[OpenStore, HistoryFollower]]]
-"""Opens a store and its history for one look."""
+"""Opens a store and its history for one access."""
 
 
 def hold_history(store: OpenStore, follower: HistoryFollower) -> OpenHistory:
-    """Return what opens the history of a store that stays leased."""
+    """Return an opener for the history of a store that stays leased."""
     return lambda: nullcontext((store, follower))
 
 
 def lease_history(lease: Lease, past: AsOfMoment) -> OpenHistory:
-    """Return what leases a store for each look at its history, once that has caught up."""
+    """Return an opener that leases the store for each access to its history, once that has caught up."""
 
     @contextmanager
     def opened() -> Generator[tuple[OpenStore, HistoryFollower]]:
@@ -181,7 +184,7 @@ def lease_history(lease: Lease, past: AsOfMoment) -> OpenHistory:
 
 
 class AsOfGraph(GraphReader):
-    """The graph after a commit, by the history of the store."""
+    """The graph as of a commit, read from the history of the store."""
 
     has_memory_index = False
 
@@ -303,13 +306,13 @@ class AsOfGraph(GraphReader):
     @override
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
         type_ = wanted.types[0] if len(wanted.types) == 1 else None
-        # No more than are needed if all fit, and no small steps when few do.
+        # Enough rows if all match, without tiny steps if few do.
         step = min(max(limit + position.skip + 1, MIN_LIST_STEP), MAX_LIST_STEP)
         pages = self._pages(partial(_nodes_at, self.sequence, type_), position.after, step)
         return page_of(((row.id, row, wanted.matches(row)) for rows in pages for row in rows), position, limit)
 
     def _pages(self, read: Callable[[K, int, History], list[tuple[K, R]]], after: K, step: int) -> Iterator[list[R]]:
-        """Yield the rows behind a key, at most `step` at a time."""
+        """Yield the rows after a key, at most `step` at a time."""
         while found := self._look(partial(read, after, step)):
             yield [row for _, row in found]
             if len(found) < step:
@@ -358,12 +361,12 @@ class AsOfGraph(GraphReader):
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         enough = MAX_NEIGHBOURS if self.valid_at is None else UNLIMITED_EDGES
         around = {each: [edge for edge in self._edges(each, "both", enough) if self._is_valid(edge)] for each in ids}
-        there = self._valid_ends([edge for edges in around.values() for edge in edges])
+        valid_ends = self._valid_ends([edge for edges in around.values() for edge in edges])
         return {
             node_id: [
                 (end, edge.weight)
                 for edge in edges
-                if (end := edge.source if edge.target == node_id else edge.target) in there
+                if (end := edge.source if edge.target == node_id else edge.target) in valid_ends
             ][:MAX_NEIGHBOURS]
             for node_id, edges in around.items()
         }
@@ -383,8 +386,8 @@ class AsOfGraph(GraphReader):
     def _valid_between(self, found: Iterable[EdgeRow]) -> Iterator[EdgeRow]:
         """Keep valid edges between valid nodes."""
         edges = [edge for edge in found if self._is_valid(edge)]
-        there = self._valid_ends(edges)
-        return (edge for edge in edges if edge.source in there and edge.target in there)
+        valid_ends = self._valid_ends(edges)
+        return (edge for edge in edges if edge.source in valid_ends and edge.target in valid_ends)
 
     @override
     def number(self, node_id: str) -> int:
@@ -519,7 +522,7 @@ class AsOfGraph(GraphReader):
         return row is not None and row.holds_at(self.now) and layer in (None, own)
 
     def _levels_below(self, memory_id: str, depth: int) -> Iterator[MemoryDepth]:
-        """Yield what stood below a memory, level by level. Raises TooLarge."""
+        """Yield the descendants of a memory, level by level. Raises TooLarge."""
         seen, level = {memory_id}, [memory_id]
         for at in range(1, depth + 1):
             level = [child for each in level for child in self._children(each) if child not in seen]
@@ -527,16 +530,14 @@ class AsOfGraph(GraphReader):
             yield from (MemoryDepth(child, at) for child in level)
             if len(seen) > MAX_DESCENDANTS:
                 raise TooLarge(
-                    f"more than {MAX_DESCENDANTS} memories stood below {memory_id!r} then;"
-                    " ask for those below its children"
+                    f"memory {memory_id!r} had more than {MAX_DESCENDANTS} descendants at that moment;"
+                    " query its children instead"
                 )
 
     def _children(self, memory_id: str) -> list[str]:
         sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_upward(edge)]
         if len(sources) > MAX_DESCENDANTS:
-            raise TooLarge(
-                f"more than {MAX_DESCENDANTS} memories stood below {memory_id!r} then; that is too many to be told"
-            )
+            raise TooLarge(f"memory {memory_id!r} had more than {MAX_DESCENDANTS} children at that moment, the limit")
         return [child for child in sources if is_live(self._node(child)) and self._parent(child) == memory_id]
 
     @override
@@ -564,9 +565,9 @@ class AsOfGraph(GraphReader):
     @override
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
         with self._opened() as (store, follower):
-            # A state that has just ended is known to have ended only once the history has seen the commit.
+            # A state counts as ended only after the history has indexed the commit that ended it.
             if not follower.wait(seen, PAST_INDEX_TIMEOUT_SECONDS):
-                raise Unavailable(f"the history has not seen sequence {seen} yet", retry_after=2)
+                raise Unavailable(f"the history has not indexed sequence {seen} yet", retry_after=2)
             return frozenset(store.catalog.having_had(wanted, self.sequence))
 
     @override
@@ -581,7 +582,7 @@ class AsOfGraph(GraphReader):
 
 
 def list_states_between(history: History, ids: Iterable[str]) -> tuple[list[int], bool]:
-    """Return the numbers of all states of edges between some nodes, and whether there were too many to look at."""
+    """Return the numbers of all states of edges between some nodes, and whether the scan limit was reached."""
     among = dict.fromkeys(ids)
     left = MAX_STATES_LISTED
     found: list[int] = []
@@ -595,6 +596,6 @@ def list_states_between(history: History, ids: Iterable[str]) -> tuple[list[int]
 
 
 def stored_confidences(memories: Iterable[NodeRow]) -> dict[str, float]:
-    """Return the confidences that rows have, without decay and use."""
+    """Return the confidences stored in rows, without decay and access."""
     confidences = ((row.id, row.extras.confidence) for row in memories if row.extras)
     return {each: confidence for each, confidence in confidences if confidence is not None}

@@ -1,4 +1,4 @@
-"""Nodes and edges as compact text that stays within a budget of tokens."""
+"""Nodes and edges rendered as compact text within a token budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ELLIPSIS = " …"
 
 
 class ContextText(msgspec.Struct, frozen=True):
-    """The text, its size in tokens, how many of the entries are in it, and whether something did not fit."""
+    """Rendered text, its size in tokens, the number of entries in it, and whether any were left out."""
 
     text: str
     tokens: int
@@ -28,7 +28,7 @@ class ContextText(msgspec.Struct, frozen=True):
 
 
 class ContextEntry(NamedTuple):
-    """A node to be told of, its edges to nodes that come before it, and its store, where several are asked."""
+    """A node to render, its edges to earlier nodes, and its store if several are queried."""
 
     node: Node
     edges: Sequence[Edge] = ()
@@ -36,7 +36,7 @@ class ContextEntry(NamedTuple):
 
 
 def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[ContextEntry]:
-    """The nodes of one store, best first; each edge is with the later of its two ends."""
+    """Return entries for the nodes of one store, best first; each edge is attached to the later of its two ends."""
     places = {node.id: place for place, node in enumerate(nodes)}
     found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
     for edge in edges:
@@ -48,7 +48,7 @@ def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> li
 def linked(
     entries: Sequence[ContextEntry], links: Iterable[tuple[tuple[str, str], tuple[str, str], Edge]]
 ) -> list[ContextEntry]:
-    """The nodes of several stores, with the links between them, each given behind its ends, with the later of the two.
+    """Return entries of several stores with the links between them, each attached to the later of its two ends.
 
     An end is a store and an id.
     """
@@ -61,9 +61,10 @@ def linked(
 
 
 def count_tokens(text: str) -> int:
-    """About the tokens that a language model makes of a text, erring high.
+    """Return the estimated number of language model tokens of a text, erring high.
 
-    A token for every 4 letters begun, 2 digits begun, or other sign; white space counts when it is more than one sign.
+    Counts one token for each started group of 4 letters or 2 digits, and for each other character. White space counts
+    only if it is longer than one character.
     """
     return sum(map(_piece_tokens, _TOKEN_PIECE.findall(text)))
 
@@ -79,7 +80,7 @@ def _piece_tokens(piece: str) -> int:
 
 
 def markdown(entries: Sequence[ContextEntry], budget: int) -> ContextText:
-    """A list of nodes, best first, each followed by its edges to nodes that are in the text already."""
+    """Render entries as a list, each node followed by its edges to nodes already in the text."""
     lines: list[str] = []
     spent = 0
     for count, entry in enumerate(entries, 1):
@@ -105,13 +106,13 @@ def _edge_line(edge: Edge) -> str:
 
 
 def as_json(entries: Sequence[ContextEntry], budget: int) -> ContextText:
-    """The same as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
+    """Render entries as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
     written: list[bytes] = []
     related: list[bytes] = []
     spent = count_tokens(_object((), ()))
     for entry in entries:
         one, more = _json_node(entry), [_json_edge(edge, entry.store) for edge in entry.edges]
-        # Exact: every part begins and ends with a bracket, so that no token reaches over a seam; the rest is commas.
+        # Exact: every part begins and ends with a bracket, so no token spans two parts; only commas are added.
         commas = (1 if written else 0) + len(more) - (1 if more and not related else 0)
         cost = commas + sum(count_tokens(part.decode()) for part in (one, *more))
         if spent + cost > budget:
@@ -125,9 +126,9 @@ def as_json(entries: Sequence[ContextEntry], budget: int) -> ContextText:
 
 
 def _fitted(entry: ContextEntry, budget: int) -> tuple[str | None, bool]:
-    """The node's line, its text cut if it must be; None when not even the id fits."""
+    """Return the line of a node, its text cut to fit, and whether it was cut; None if not even the id fits."""
     node, place = entry.node, f", in {entry.store}" if entry.store else ""
-    head = f"- [{node.id}] ({node.type}{place}{_said_of(node)})"
+    head = f"- [{node.id}] ({node.type}{place}{_state_suffix(node)})"
     text = " ".join(node.content.split())
     line = f"{head} {text}".rstrip()
     if count_tokens(line) + 1 <= budget:
@@ -148,12 +149,12 @@ def _object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
 def _json_node(entry: ContextEntry) -> bytes:
     node = entry.node
     former = {"superseded_by": node.superseded_by, "is_current": node.is_current}
-    told = {name: value for name, value in former.items() if value is not UNSET}
-    return _json({"id": node.id, "type": node.type, "content": node.content, **told}, entry.store)
+    state = {name: value for name, value in former.items() if value is not UNSET}
+    return _json({"id": node.id, "type": node.type, "content": node.content, **state}, entry.store)
 
 
-def _said_of(node: Node) -> str:
-    """Of a version that is not the present one, whether it still counts."""
+def _state_suffix(node: Node) -> str:
+    """Return the state of a version that is not current, as text; empty for the current one."""
     if node.superseded_by:
         return f", superseded by version {node.superseded_by}"
     return "" if node.is_current is UNSET else ", in conflict" if node.is_current else ", no longer"
@@ -161,9 +162,9 @@ def _said_of(node: Node) -> str:
 
 def _json_edge(edge: Edge, store: str) -> bytes:
     into = {"to_graph": edge.to_graph} if edge.to_graph else {}
-    said = {"from": edge.source, "to": edge.target, "relation_type": edge.relation_type, **into}
-    return _json(said, edge.store or store)
+    fields = {"from": edge.source, "to": edge.target, "relation_type": edge.relation_type, **into}
+    return _json(fields, edge.store or store)
 
 
-def _json(said: dict[str, Any], store: str) -> bytes:
-    return msgspec.json.encode(said | ({"store": store} if store else {}))
+def _json(fields: dict[str, Any], store: str) -> bytes:
+    return msgspec.json.encode(fields | ({"store": store} if store else {}))

@@ -1,4 +1,4 @@
-"""Edges into other stores: what callers send as an edge with ``to_graph``, and what they get."""
+"""Edges into other stores: requests for edges with ``to_graph``, and the links reported for a store."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kgserve.stores.store import OpenStore
 
 
 def leads_elsewhere(graph: Graph, to_graph: str | None) -> bool:
-    """Whether an edge leads into another store than its own, which the caller sees or would see, be it there or not.
+    """Return whether an edge leads into another store, which need not exist.
 
-    Raises InvalidInput for what no store can be called, and NotFound for a store of others.
+    Raises InvalidInput for an invalid store name, and NotFound for a store that the caller may not access.
     """
     if not to_graph or to_graph == graph.name:
         return False
@@ -28,7 +28,7 @@ def leads_elsewhere(graph: Graph, to_graph: str | None) -> bool:
 
 
 def parted(graph: Graph, edges: Sequence[EdgeInput], puts: Iterable[EdgePut]) -> tuple[list[EdgePut], list[LinkPut]]:
-    """Checked edges, and those of them that are links. Raises what `leads_elsewhere` does, with the place."""
+    """Split checked edges into edges within the store and links. Raises as `leads_elsewhere` does, with the path."""
     own: list[EdgePut] = []
     links: list[LinkPut] = []
     for index, (edge, put) in enumerate(zip(edges, puts, strict=True)):
@@ -48,7 +48,7 @@ def _leads_elsewhere(graph: Graph, to_graph: str, index: int) -> bool:
 
 
 def edge_of(store: OpenStore, key: EdgeKey | LinkKey) -> EdgeRow | None:
-    """An edge or a link, without the store that it leads into; None if it is not there."""
+    """Return an edge, or the edge of a link; None if it does not exist."""
     with store.reading() as rows:
         if not isinstance(key, LinkKey):
             return rows.edge(key)
@@ -61,29 +61,29 @@ MAX_LINKED_STORES = 1_000
 
 
 def store_links(graph: Graph) -> LinkManifest:
-    """Where edges of the store lead, and whose edges lead into it, with how many; stores need not be there to be named.
+    """Return the stores that edges of this store lead into, and those whose edges lead into it, with counts.
 
-    Only stores that the caller sees are told of whose edges lead into it.
+    The stores need not exist. Only incoming edges from stores that the caller may access are counted.
     """
     with graph.lease() as store, store.reading_links() as (rows, links):
         outbound = [] if links is None else links.outbound("", MAX_LINKED_STORES + 1)
         sequence = rows.at
     inbound = graph.pool.inbound.counts(graph.name)
-    told = [LinkedStore(name, count) for name, count in inbound[:MAX_LINKED_STORES]]
+    linked = [LinkedStore(name, count) for name, count in inbound[:MAX_LINKED_STORES]]
     return LinkManifest(
         store=graph.name,
         outbound=[LinkedStore(*each) for each in outbound[:MAX_LINKED_STORES]],
-        inbound=told,
-        inbound_seen=graph.pool.inbound.position([each.graph_id for each in told]),
+        inbound=linked,
+        inbound_seen=graph.pool.inbound.position([each.graph_id for each in linked]),
         truncated=max(len(outbound), len(inbound)) > MAX_LINKED_STORES,
         sequence=sequence,
     )
 
 
 def link_counts(graphs: Graphs, layout: Layout, store: OpenStore | None) -> LinkCounts | None:
-    """How many edges lead from a store into others, and into it; None where there are none. No store is opened for it.
+    """Return the number of edges that lead out of a store and into it; None if both are 0. Opens no store.
 
-    Of one that was not closed cleanly, and is not open, those that lead from it are not known, and count as none.
+    The outgoing edges of a store that was not closed cleanly, and is not open, are unknown and counted as 0.
     """
     outbound = 0
     if store is None:
@@ -96,7 +96,7 @@ def link_counts(graphs: Graphs, layout: Layout, store: OpenStore | None) -> Link
 
 
 def key_of(graph: Graph, edge: EdgeKey, to_graph: str | None) -> EdgeKey | LinkKey:
-    """What a caller names: an edge of the store, or one that leads from it into another one. Raises InvalidInput."""
+    """Return the key of an edge of the store, or of a link from it into another store. Raises InvalidInput."""
     if not to_graph or to_graph == graph.name:
         return edge
     return LinkKey(check_store_name(to_graph), edge)

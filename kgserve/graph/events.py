@@ -1,4 +1,4 @@
-"""Listening to one store, several, or all of them, from any place in their past on."""
+"""Subscriptions to the events of one store, several, or all, from any position in their past."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from kgserve.storage.model.events import EVERY_OTHER_STORE, EventKind, Position,
 
 MAX_FOLLOWED_STORES = 1_000
 Came: TypeAlias = Callable[[str, int], Position | None]
-"""Where to begin with a store that a node serves since a sequence, by name; None when somebody else knows."""
+"""Callback that returns where to begin with a store that this node has served since a sequence.
+
+None means that another subscriber knows the position.
+"""
 START_POSITION = Position.after(0)
-"""Before everything that happens in a store."""
+"""The position before all events of a store."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """An event on its way out. ``id`` says where to go on after it; what no journal holds has none."""
+    """An event to deliver. ``id`` is the position to resume after; None for events that no journal holds."""
 
     id: str | None
     kind: str
@@ -31,7 +34,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """The next events; ``idle`` when there are no more now, ``ended`` when there will never be any."""
+    """The next events; ``idle`` if no more are available now, ``ended`` if none will ever follow."""
 
     deliveries: list[Delivery] = []
     idle: bool = False
@@ -39,12 +42,11 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 class EventSubscription(msgspec.Struct, frozen=True):
-    """What to listen to: stores by name, None for all that there are and will be, and from where on.
+    """The stores to follow by name, or None for all current and future ones, and the positions to begin at.
 
-    A store without a position is listened to from now on; `EVERY_OTHER_STORE` gives the position of all that are not
-    named.
-    With ``prefixed``, ids name the positions of all stores, the event's own first. ``goes_on``: another node listens,
-    and has done so before; a store without a position is one that came to this node meanwhile.
+    A store without a position is followed from now on; `EVERY_OTHER_STORE` gives the position of all stores not named.
+    With ``prefixed``, ids contain the positions of all stores, the event's own first. ``goes_on``: another node
+    continues an earlier subscription; a store without a position has moved to this node meanwhile.
     """
 
     stores: tuple[str, ...] | None
@@ -54,19 +56,22 @@ class EventSubscription(msgspec.Struct, frozen=True):
     goes_on: bool = False
 
     def position(self, store: str) -> Position | None:
-        """Where to begin with a store."""
+        """Return the position to begin at in a store."""
         return self.positions.get(store, self.positions.get(EVERY_OTHER_STORE))
 
 
 class EventReader:
-    """Takes events out of the journals at the listener's own speed; holds no store open. For one thread at a time."""
+    """Reader of events from the journals, at the subscriber's own pace.
+
+    It holds no store open. Not safe for use from several threads at once.
+    """
 
     def __init__(
         self, graphs: Graphs, wanted: EventSubscription, wake: Callable[[], None], came: Came | None = None
     ) -> None:
-        """``wake`` is called by any thread when there is news; it must neither block nor raise.
+        """``wake`` is called from any thread when new events may be available; it must neither block nor raise.
 
-        ``came`` says where to begin with a store of a cluster that comes to this node.
+        ``came`` returns where to begin with a store of a cluster that moves to this node.
         """
         self._graphs = graphs
         self._pool = graphs.pool
@@ -81,9 +86,10 @@ class EventReader:
         self._unlisten: Callable[[], None] | None = None
 
     def open(self) -> None:
-        """Begin to listen. Blocks. Raises NotFound, Gone when a position cannot be gone on from, TooLarge.
+        """Begin to follow the stores. Blocks.
 
-        And Conflict for stores by name that several nodes of a cluster serve.
+        Raises NotFound, Gone for a position that cannot be resumed from, TooLarge, and Conflict for named stores that
+        several nodes of a cluster serve.
         """
         if self._wanted.stores is not None:
             first, *others = self._wanted.stores
@@ -98,31 +104,34 @@ class EventReader:
 
     @property
     def place(self) -> str:
-        """Where a listener who has everything that was read may go on; empty when there is nothing left to follow."""
+        """Position from which a subscriber that has read everything may resume; empty if no store is left to follow."""
         if not self._wanted.prefixed:
             return "".join(str(follower.reader.position) for follower in self._followers.values())
-        return self._place_but("")
+        return self._other_positions("")
 
     @property
     def positions(self) -> dict[str, Position]:
-        """How far each store was read that is followed."""
+        """Position read up to, by followed store."""
         return {name: follower.reader.position for name, follower in self._followers.items()}
 
     @property
     def behind(self) -> int:
-        """Events that wait, of the stores that were caught up with once."""
+        """Number of events not read yet, of stores that were once caught up with."""
         return sum(follower.reader.behind for follower in self._followers.values())
 
     def read_now(self) -> EventPage | None:
-        """As `read`, where nothing may block; None when it would have to."""
+        """Return the same as `read` without blocking; None if it would block."""
         return self._read(may_block=False)
 
     def read(self) -> EventPage:
-        """The next events. Blocks. Raises Gone when the journal begins later by now, JournalDamaged, TooLarge."""
+        """Return the next events.
+
+        Blocks. Raises Gone if the journal no longer reaches back far enough, JournalDamaged, TooLarge.
+        """
         return self._read(may_block=True) or EventPage()
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop following."""
         if self._unlisten is not None:
             self._unlisten()
         for follower in self._followers.values():
@@ -133,12 +142,12 @@ class EventReader:
         if self._unlisten is not None and self._turn != self._pool.feeds.turn:
             if not may_block:
                 return None
-            self._look_round()
+            self._follow_new_stores()
         while self._fresh and not self._waiting:
             follower = self._fresh.popleft()
             follower.fresh = False
             if self._followers.get(follower.name) is not follower:
-                continue  # it has ended, and was woken once more
+                continue  # the follower has already ended
             more = self._take_from(follower, may_block=may_block)
             if more is None:
                 follower.news()
@@ -152,7 +161,7 @@ class EventReader:
         return EventPage(deliveries, idle, ended=idle and is_over)
 
     def _take_from(self, follower: _Follower, *, may_block: bool) -> bool | None:
-        """Put a page of one store's events with those that wait; whether it has more, None when it would block."""
+        """Queue a page of one store's events; return whether it has more, or None if that would block."""
         reader = follower.reader
         closed = reader.feed.closed
         try:
@@ -171,9 +180,7 @@ class EventReader:
 
     def _begin(self, positions: Mapping[str, Position | None]) -> None:
         if len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
-            raise TooLarge(
-                f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; name those that you want with ?store="
-            )
+            raise TooLarge(f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; select stores with ?store=")
         for name, position in positions.items():
             self._follow(name, position)
         if self._wanted.stores is None:
@@ -194,14 +201,14 @@ class EventReader:
         try:
             _check_reachable(follower.reader)
         except Gone:
-            # A store that nobody in the cluster served before: it is not new, and was not listened to.
+            # No node of the cluster served this store before: it is not new, and was not followed.
             if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(EVERY_OTHER_STORE):
                 raise
             follower.reader.position = Position.after(follower.reader.feed.latest)
         follower.news()
 
-    def _look_round(self) -> None:
-        """Follow the stores that were made since the last look; those that were dropped end by themselves."""
+    def _follow_new_stores(self) -> None:
+        """Follow stores created since the last call; dropped ones end on their own."""
         self._turn = self._pool.feeds.turn
         for name in self._here():
             if name in self._followers:
@@ -209,13 +216,13 @@ class EventReader:
             with suppress(NotFound, FileNotFoundError):  # dropped again
                 came = self._pool.feeds.arrival(name) or 0
                 if (position := self._came(name, came) if came else START_POSITION) is None:
-                    # Who listens knows where to go on, and comes back with that.
+                    # The subscriber knows the position and reconnects with it.
                     self._is_over = True
                 else:
                     self._begin({name: position})
 
     def _here(self) -> list[str]:
-        """The stores that there are to follow here, whose files are up to date."""
+        """Return the stores to follow on this node, whose files are up to date."""
         names = self._pool.here()
         if not self._pool.placement.is_shared:
             return names
@@ -231,7 +238,7 @@ class EventReader:
         if follower.reader.feed.dropped or self._is_gone(follower.name):
             self._announce("store_dropped", follower.name, _now())
             if self._unlisten is not None:
-                self._turn = -1  # a store of the same name may be there by now
+                self._turn = -1  # a store of the same name may exist by now
 
     def _is_gone(self, name: str) -> bool:
         return not self._pool.layout(name).exists and self._pool.placement.away(name) is None
@@ -239,20 +246,20 @@ class EventReader:
     def _deliver(self, name: str, entries: Sequence[FeedEntry]) -> None:
         if not entries:
             return
-        before, behind = (f"{name}:", self._place_but(name)) if self._wanted.prefixed else ("", "")
+        before, behind = (f"{name}:", self._other_positions(name)) if self._wanted.prefixed else ("", "")
         after = f",{behind}" if behind else ""
         for entry in entries:
             event = entry.event
             place = f"{before}{event.sequence}-{event.index}{after}" if event.index >= 0 else None
             self._waiting.append(Delivery(place, event.kind, entry.data))
 
-    def _announce(self, kind: EventKind, name: str, at: int, said: dict[str, Any] | None = None) -> None:
-        if self._wanted.selection.takes(event := StoreEvent(kind, name, 0, 0, at, said or {})):
-            place = f"{name}:0-0,{self._place_but(name)}" if kind == "store_created" else self.place
+    def _announce(self, kind: EventKind, name: str, at: int, settings: dict[str, Any] | None = None) -> None:
+        if self._wanted.selection.takes(event := StoreEvent(kind, name, 0, 0, at, settings or {})):
+            place = f"{name}:0-0,{self._other_positions(name)}" if kind == "store_created" else self.place
             self._waiting.append(Delivery(place or None, kind, event.json()))
 
-    def _place_but(self, name: str) -> str:
-        """The positions of all stores but one; followed by that of stores yet to be made."""
+    def _other_positions(self, name: str) -> str:
+        """Return the positions of all stores but one, followed by that of future stores."""
         places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
         return format_positions(
             places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START_POSITION}
@@ -260,7 +267,7 @@ class EventReader:
 
 
 class _Follower:
-    """A store that is followed, in the queue of those that may have news at most once."""
+    """A followed store, at most once in the queue of stores that may have events."""
 
     reader: Reader
 
@@ -271,24 +278,24 @@ class _Follower:
         self._wake = wake
 
     def news(self) -> None:
-        """It may have events."""
+        """Queue the store, because it may have events."""
         if not self.fresh:
             self.fresh = True
             self._queue.append(self)
 
     def news_from_outside(self) -> None:
-        """The same, from any thread."""
+        """Queue the store from any thread."""
         self.news()
         self._wake()
 
 
 def _check_reachable(reader: Reader) -> None:
-    """Raises Gone when a position lies before the journal's beginning or behind its end."""
+    """Raise Gone if a position lies before the journal's beginning or after its end."""
     position, feed = reader.position, reader.feed
     latest, oldest = feed.latest, feed.oldest
     if position > Position.after(latest):
         raise Gone(
-            f"store {feed.store!r} has come to sequence {latest} only: it was made anew or restored; "
+            f"store {feed.store!r} ends at sequence {latest}: it was recreated or restored; "
             f"its oldest sequence is {oldest}",
             oldest,
         )
@@ -297,5 +304,5 @@ def _check_reachable(reader: Reader) -> None:
 
 
 def _now() -> int:
-    """Microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return time.time_ns() // 1000

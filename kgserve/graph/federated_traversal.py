@@ -1,4 +1,4 @@
-"""A walk that follows edges into other stores: level by level over as many as sixteen, one of them leased at a time."""
+"""Traversal across stores: breadth first, over up to sixteen stores, with one store leased at a time."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MAX_TRAVERSED_STORES = 16
 
 
 class NodeLocation(NamedTuple):
-    """A node of a store, be it there or not."""
+    """A node id in a store; the node need not exist."""
 
     store: str
     id: str
 
 
-class _Missing(msgspec.Struct):
-    """As `ReachedNode`, of what is not there: nothing else is said of it."""
+class _MissingNode(msgspec.Struct):
+    """A `ReachedNode` that does not exist; no other field is known."""
 
     id: str
     depth: int
@@ -42,14 +42,14 @@ class _Missing(msgspec.Struct):
 
 
 class LinkedNodes(NamedTuple):
-    """Nodes that links lead to or from, with scores and stores; and all links between known nodes, with their ends."""
+    """Nodes at the other ends of links, with scores and stores, and all links between known nodes."""
 
     nodes: list[tuple[float, str, NodeRow, Node]]
     links: list[tuple[NodeLocation, NodeLocation, Edge]]
 
 
 class ReadMoment(Protocol):
-    """What names a moment: one that the store knew, and one of the world."""
+    """The parameters that select a moment: transaction time and valid time."""
 
     @property
     def as_of(self) -> int | str | None:
@@ -57,7 +57,7 @@ class ReadMoment(Protocol):
 
     @property
     def valid_at(self) -> str | None:
-        """A time of the world."""
+        """A valid time."""
 
 
 def _without_depth(row: NodeRow) -> ReachedNode:
@@ -65,7 +65,7 @@ def _without_depth(row: NodeRow) -> ReachedNode:
 
 
 class FederatedTraversal:
-    """A walk while it goes: nodes with their depths, and the edges that it has met, by store and key."""
+    """A traversal in progress: nodes with their depths, and the edges visited, by store and key."""
 
     def __init__(self, graph: Graph, request: TraverseRequest, wanted: Walk, held: ExitStack) -> None:
         self._graph = graph
@@ -73,7 +73,7 @@ class FederatedTraversal:
         self._wanted = wanted
         self._held = held
         self._readers: dict[str, GraphReader | None] = {}
-        # What was asked for, where that was merged into another.
+        # Survivors of requested nodes that were merged.
         self._redirects: dict[NodeLocation, NodeLocation] = {}
         self.depths: dict[NodeLocation, int] = {}
         self.rows: dict[NodeLocation, NodeRow] = {}
@@ -81,10 +81,13 @@ class FederatedTraversal:
         self.truncated = False
 
     def run(self) -> str | None:
-        """Walk; the id of the start, None where it is not there. Raises NotFound for its store, Gone."""
+        """Traverse, and return the id of the start; None if it does not exist.
+
+        Raises NotFound for its store, and Gone.
+        """
         start = NodeLocation(self._graph.name, self._wanted.start)
         with self._graph.lease():
-            pass  # who asks for a store that is not there is told so
+            pass  # raises NotFound for a missing store
         frontier = self._visit({start: False}, 0)
         if not frontier:
             return None
@@ -96,7 +99,7 @@ class FederatedTraversal:
         return next(iter(self.depths)).id
 
     def _reader_of(self, store: str) -> GraphReader | None:
-        """A store as the walk sees it; None for one that is not there, or not to be seen, or one too many."""
+        """Return the reader of a store; None if it is missing, not accessible, or beyond the store limit."""
         if store not in self._readers:
             if len([reader for reader in self._readers.values() if reader is not None]) >= MAX_TRAVERSED_STORES:
                 self.truncated = True
@@ -105,7 +108,10 @@ class FederatedTraversal:
         return self._readers[store]
 
     def _graph_of(self, store: str) -> Graph:
-        """A store; where another node of a cluster serves it, a copy will do: no node has all that a walk may meet."""
+        """Return the handle of a store. Stores owned by another cluster node are read from a replica.
+
+        No cluster node owns all stores that a traversal may visit.
+        """
         return self._graph if store == self._graph.name else self._graph.graphs.near_enough().graph(store)
 
     def _open_reader(self, graph: Graph) -> GraphReader | None:
@@ -118,9 +124,9 @@ class FederatedTraversal:
             return None
 
     def _visit(self, coming: Mapping[NodeLocation, bool], depth: int) -> dict[str, list[str]]:
-        """Give nodes that were reached their depth, in order, as many as there is room for; by store, to go on from.
+        """Assign a depth to new nodes, in order, up to the node limit; return those to expand, by store.
 
-        What comes with true was named by a link, and is told even if it is not there.
+        A node whose value is true was named by a link, and is reported even if it does not exist.
         """
         frontier: dict[str, list[str]] = defaultdict(list)
         for store, places in _by_store(sorted(coming)).items():
@@ -144,7 +150,7 @@ class FederatedTraversal:
         return frontier
 
     def _expand(self, frontier: Mapping[str, list[str]]) -> dict[NodeLocation, bool]:
-        """What the edges and links around some nodes lead to; true for what a link names."""
+        """Return the nodes that edges and links of some nodes lead to; the value is true for targets of links."""
         beyond: dict[NodeLocation, bool] = {}
         for store, ids in sorted(frontier.items()):
             for place, by_link in self._neighbours(store, ids):
@@ -171,7 +177,7 @@ class FederatedTraversal:
     def _links_around(
         self, store: str, ids: Collection[str], reader: GraphReader
     ) -> Iterator[tuple[NodeLocation, NodeLocation, bool]]:
-        """The near and the far end of each link, and whether the far one is where it leads to."""
+        """Yield the near and the far end of each link, and whether the far one is its target."""
         direction = self._wanted.direction
         wanted = msgspec.structs.replace(self._wanted, valid_at=reader.valid_at)
         for link in reader.links_from(ids) if direction != "incoming" else ():
@@ -189,7 +195,7 @@ class FederatedTraversal:
                 yield NodeLocation(store, near), NodeLocation(origin, link.edge.source), False
 
     def beside(self, near: Mapping[NodeLocation, float], most: int) -> LinkedNodes:
-        """What is one link away from nodes with scores, for which those are halved; the best, if there are too many."""
+        """Return the best nodes one link away from scored nodes; they inherit half of the score."""
         scores: dict[NodeLocation, float] = {}
         for store, ids in _by_store(near).items():
             if (reader := self._reader_of(store)) is not None:
@@ -208,9 +214,9 @@ class FederatedTraversal:
         return LinkedNodes([(found[place], place.store, row, shown[place]) for place, row in self.rows.items()], links)
 
     def answer(self, start: str | None) -> bytes:
-        """What was found, as JSON."""
+        """Return the result as JSON."""
         shown = self._shown()
-        nodes = [shown.get(place) or _Missing(place.id, depth, place.store) for place, depth in self.depths.items()]
+        nodes = [shown.get(place) or _MissingNode(place.id, depth, place.store) for place, depth in self.depths.items()]
         edges = [edge for (store, _), row in self.edges.items() if (edge := self._edge(store, row)) is not None]
         reader = self._readers.get(self._graph.name)
         answer = TraverseAnswer(
@@ -221,11 +227,11 @@ class FederatedTraversal:
             sequence=reader.sequence if reader is not None else 0,
             redirected_from=msgspec.UNSET if start is None else noted(self._wanted.start, start),
         )
-        told = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
-        return msgspec.json.encode(told | {"nodes": nodes})
+        fields = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
+        return msgspec.json.encode(fields | {"nodes": nodes})
 
     def _shown(self) -> dict[NodeLocation, ReachedNode]:
-        """The nodes that are there, as callers see them."""
+        """Return the nodes that exist, as answered."""
         found: dict[NodeLocation, ReachedNode] = {}
         for store, ids in _by_store(self.rows).items():
             rows = [self.rows[NodeLocation(store, node_id)] for node_id in ids]
@@ -237,9 +243,9 @@ class FederatedTraversal:
         return found
 
     def _edge(self, store: str, row: EdgeRow | LinkRow) -> Edge | None:
-        """An edge whose ends are both told, maybe as what they were merged into."""
+        """Return an edge whose ends are both in the result, after merge redirects; else None."""
         near, far = self._ends(store, row)
-        # What says that one node was merged into another is no edge between those that are told.
+        # The edge that marks a merge is not an edge between the nodes returned.
         merges = near == far and isinstance(row, EdgeRow) and row.source != row.target
         if near not in self.depths or far not in self.depths or merges:
             return None
@@ -248,7 +254,7 @@ class FederatedTraversal:
         return edge
 
     def _ends(self, store: str, row: EdgeRow | LinkRow) -> tuple[NodeLocation, NodeLocation]:
-        """Where an edge begins and ends, by what was merged into what."""
+        """Return both ends of an edge, after merge redirects."""
         edge, into = (row.edge, row.store) if isinstance(row, LinkRow) else (row, store)
         ends = NodeLocation(store, edge.source), NodeLocation(into, edge.target)
         return self._redirects.get(ends[0], ends[0]), self._redirects.get(ends[1], ends[1])
@@ -262,10 +268,10 @@ def _by_store(places: Iterable[NodeLocation]) -> dict[str, list[str]]:
 
 
 def follow(graph: Graph, request: TraverseRequest, wanted: Walk) -> bytes:
-    """Walk over edges and links; the answer as JSON.
+    """Traverse edges and links, and return the answer as JSON.
 
-    Raises NotFound for the store of the start, Gone, and InvalidInput for an ``as_of`` that is no time, or goes with a
-    direction in which only the present is known.
+    Raises NotFound for the store of the start, Gone, and InvalidInput for an ``as_of`` that is not a time, or is
+    combined with a direction for which only the current state is known.
     """
     if graph.most_edges is not None:
         raise NotOpen
@@ -277,9 +283,10 @@ def follow(graph: Graph, request: TraverseRequest, wanted: Walk) -> bytes:
 
 
 def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, most: int) -> LinkedNodes:
-    """What is one link away from some nodes, in stores that the caller sees. Raises InvalidInput as `follow` does.
+    """Return nodes one link away from some nodes, in stores that the caller may access.
 
-    Against links, too, unless the past is asked for: who linked into a store is known of the present alone.
+    Incoming links are followed only in the current state, because past ones are unknown. Raises InvalidInput as
+    `follow` does.
     """
     past = graph.past(asked.as_of)
     direction: Direction = "both" if past is None else "outgoing"
@@ -294,9 +301,9 @@ def beside(graph: Graph, near: Mapping[NodeLocation, float], asked: ReadMoment, 
 def _check_moment(past: AsOfMoment, request: TraverseRequest) -> None:
     if past.is_sequence:
         raise InvalidInput.at(
-            "as_of", "must be a time where edges into other stores are followed: each store counts for itself"
+            "as_of", "must be a time when edges into other stores are followed: each store has its own sequence"
         )
     if request.direction not in ("outgoing", ""):
         raise InvalidInput.at(
-            "direction", "must be outgoing with as_of: who linked into a store is known of the present alone"
+            "direction", "must be outgoing with `as_of`: incoming links are known for the current state only"
         )

@@ -11,7 +11,7 @@ _VERSION_ID = re.compile(r".+@([0-9]{1,19})(?:\.[0-9]+)?", re.DOTALL)
 
 
 def is_version_id(node_id: str) -> bool:
-    """Tell whether an id has the form of a former version."""
+    """Return whether an id has the form of a former version."""
     return _VERSION_ID.fullmatch(node_id) is not None
 
 

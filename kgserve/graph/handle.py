@@ -1,7 +1,7 @@
-"""What every mouth holds: the stores of a data folder, and one of them, as one caller sees them.
+"""Handles to stores, filtered by what the caller may access. Shared by REST, MCP, the CLI and the library.
 
-A use case is a function of a `Graph`, or of `Graphs`, and a request. REST, MCP, the command line and `kgserve.open`
-find the graph, read the request, and say the answer in their own way.
+A use case is a function of a `Graph` (or of `Graphs`) and a request. Each interface finds the graph, decodes the
+request and renders the answer in its own format.
 """
 
 from __future__ import annotations
@@ -35,31 +35,32 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 OPENING_TIMEOUT_SECONDS = 20.0
-"""How long a request waits for a store that is being opened for another."""
+"""Time that a request waits while another request opens the same store."""
 FIRST_OPENING_PAUSE_SECONDS = 0.02
 MAX_OPENING_PAUSE_SECONDS = 0.5
 
 
 SHORT_EDGES = 2_000
-"""Edges that a read may meet where nothing may wait, which it holds up for about a millisecond."""
+"""Edges that a non-blocking read may visit, which takes about a millisecond."""
 
 
 class EncodedAnswer(bytes, Generic[A]):
-    """An answer that is JSON already, because its rows are."""
+    """An answer that is already encoded as JSON."""
 
     __slots__ = ()
 
 
 def encoded(text: bytes) -> EncodedAnswer[Any]:
-    """A text that is JSON already as the answer that it is. Without a copy: it may be of megabytes."""
+    """Return JSON bytes typed as an answer. The bytes are not copied, because they may be megabytes."""
     return cast("EncodedAnswer[Any]", text)
 
 
 class Graphs:
-    """The stores that a caller sees. Without ``indexer`` there is no search, without ``historian`` no past.
+    """Access to all stores that one caller may see.
 
-    Without ``extractor`` no language model is asked, without ``syncers`` nobody is told of contents.
-    ``confined``: folders that a request names lie below those of the server, for it is not the caller's machine.
+    Search requires ``indexer``, reads of the past require ``historian``, language model calls require ``extractor`` and
+    change notifications to connectors require ``syncers``. With ``confined``, folders named in a request must lie below
+    those of the server, because the request may come from another machine.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Graphs:
         syncers: Syncers | None = None,
     ) -> None:
         self.whole_pool = pool
-        """All stores, whoever calls: for the server's own metrics and its stop."""
+        """All stores, without access control; used for the server's own metrics and shutdown."""
         self.pool = scoped_to(pool, caller)
         self.indexer = indexer
         self.historian = historian
@@ -85,37 +86,37 @@ class Graphs:
 
     @property
     def settings(self) -> Settings:
-        """Those of the server, or of whoever opened the folder."""
+        """Settings of the server, or of the library user that opened the data folder."""
         return self.pool.settings
 
     def seen_by(self, caller: Caller) -> Graphs:
-        """The same, with the caller's stores alone."""
-        return self if caller is self.caller else self._seen(caller, None)
+        """Return a copy limited to the stores that ``caller`` may access."""
+        return self if caller is self.caller else self._restricted_to(caller, None)
 
     def reading(self, copies: ReplicaRead) -> Graphs:
-        """The same for reading, from ``copies``, too."""
-        return self._seen(self.caller, copies)
+        """Return a copy for reads that may also be served from ``copies``."""
+        return self._restricted_to(self.caller, copies)
 
     def near_enough(self) -> Graphs:
-        """The same for reading what may be a second old where another node of a cluster serves a store."""
+        """Return a copy for reads that may lag by a second for stores that another cluster node owns."""
         return self.reading(ReplicaRead()) if self.pool.placement.is_shared else self
 
-    def _seen(self, caller: Caller, copies: ReplicaRead | None) -> Graphs:
-        seen = copy(self)
-        seen.caller = caller
-        seen.pool = scoped_to(self.whole_pool, caller, copies)
-        return seen
+    def _restricted_to(self, caller: Caller, copies: ReplicaRead | None) -> Graphs:
+        restricted = copy(self)
+        restricted.caller = caller
+        restricted.pool = scoped_to(self.whole_pool, caller, copies)
+        return restricted
 
     def graph(self, name: str, *, is_default: bool = False) -> Graph:
-        """The store of a name, there or not; the first use that needs it raises NotFound.
+        """Return a handle to a store, which need not exist; the first use that needs it raises NotFound.
 
-        ``is_default``: the request has named none, so that it may be yet to be made.
+        is_default: the request named no store, so the default store may still have to be created.
         """
         return Graph(self, name, is_default=is_default)
 
 
 class Graph:
-    """One store as one caller asks for it. Its methods raise NotFound for one that is not there, or not to be seen."""
+    """Handle to one store for one caller. Methods raise NotFound if it does not exist or the caller may not see it."""
 
     __slots__ = ("graphs", "is_default", "most_edges", "name", "pool")
 
@@ -127,13 +128,16 @@ class Graph:
         self.most_edges: int | None = None
 
     def at_once(self) -> Graph:
-        """The same where nothing may wait: what would have to raises NotOpen, and TooLong what meets many edges."""
+        """Return a handle whose reads never block.
+
+        They raise NotOpen where they would have to wait, and TooLong where they would visit more than `SHORT_EDGES`.
+        """
         short = Graph(self.graphs, self.name, is_default=self.is_default)
         short.most_edges = SHORT_EDGES
         return short
 
     def lease(self, *, create: bool = False) -> AbstractContextManager[OpenStore]:
-        """The open store until the end of a block; with ``create`` it is made if need be. May block."""
+        """Hold the store open for the duration of a block. May block; with ``create``, creates a missing store."""
         return self.pool.lease(self.name, create=create) if self.most_edges is None else self._lease_open()
 
     @contextmanager
@@ -145,32 +149,34 @@ class Graph:
             self.pool.release(store)
 
     def beside(self, also: Sequence[str]) -> list[Graph]:
-        """The store, and others by name, each once. Raises NoStore for one that is not there, or not to be seen.
+        """Return this store and others by name, without duplicates. Raises NoStore if any is missing or not visible.
 
-        All are looked for before one is opened. A default store that is yet to be made is passed over.
+        All names are checked before a store is opened. A default store that does not exist yet is skipped.
         """
-        there: list[Graph] = []
+        graphs: list[Graph] = []
         for name in dict.fromkeys((self.name, *also)):
             try:
                 self.pool.require(name)
-                there.append(self if name == self.name else self.graphs.graph(name))
+                graphs.append(self if name == self.name else self.graphs.graph(name))
             except NoStore:
                 if name != self.name or not self.is_default:
                     raise
-        if not there:
+        if not graphs:
             raise NoStore(self.name)
-        self._require_one_node(there)
-        return there
+        self._require_one_node(graphs)
+        return graphs
 
     def _require_one_node(self, graphs: Sequence[Graph]) -> None:
-        """Raise Conflict when several nodes of a cluster would have to answer together."""
+        """Raise Conflict if the stores are served by different nodes of the cluster."""
         places = {graph.name: self.pool.placement.away(graph.name) for graph in graphs} if len(graphs) > 1 else {}
         if len({away and away.node for away in places.values()}) > 1:
-            named = ", ".join(f"{name} by {away.node if away else 'this one'}" for name, away in places.items())
-            raise Conflict(f"these stores are served by different nodes of the cluster, so ask about each: {named}")
+            owners = ", ".join(f"{name} by {away.node if away else 'this one'}" for name, away in places.items())
+            raise Conflict(
+                f"these stores are served by different nodes of the cluster; query each separately: {owners}"
+            )
 
     def past(self, as_of: int | str | None) -> AsOfMoment | None:
-        """The moment that is named, if one is."""
+        """Return the moment to read as of; None for the current state."""
         if as_of is None:
             return None
         if self.most_edges is not None:
@@ -178,13 +184,13 @@ class Graph:
         return AsOfMoment(self.graphs.historian, as_of)
 
     def submit(self, batch: WriteBatch, answer: Callable[[Report], A], *, create: bool = False) -> Future[A]:
-        """Queue a batch; the answer is made of its report."""
+        """Queue a batch; ``answer`` converts its report."""
         return self.write(lambda store: store.submit(batch), answer, create=create)
 
     def write(
         self, begin: Callable[[OpenStore], Future[R]], answer: Callable[[R], A], *, create: bool = False
     ) -> Future[A]:
-        """Begin a write; the store stays leased until its report is there."""
+        """Begin a write; the store stays leased until its report is available."""
         store = self.pool.acquire(self.name, create=create)
         try:
             begun = begin(store)
@@ -198,17 +204,17 @@ class Graph:
         self,
         look: Callable[[OpenStore], R],
         batch: Callable[[OpenStore, R], WriteBatch],
-        told: Callable[[R, int], A],
+        answer: Callable[[R, int], A],
         *,
         dry_run: bool,
     ) -> Future[A]:
-        """Write what ``batch`` makes of what ``look`` finds in the writer's turn; with ``dry_run`` nothing is written.
+        """Write the batch built from what ``look`` finds while it holds the write lock.
 
-        ``told`` makes the answer of what was found, and of a sequence.
+        ``answer`` converts what was found, and a sequence. With ``dry_run``, nothing is written.
         """
         if dry_run:
             with self.lease() as store:
-                return answered(told(look(store), store.state.sequence))
+                return answered(answer(look(store), store.state.sequence))
         found: list[R] = []
 
         def prepare(store: OpenStore) -> WriteBatch:
@@ -216,19 +222,20 @@ class Graph:
             return batch(store, found[0])
 
         return self.write(
-            lambda store: store.submit_prepared(lambda: prepare(store)), lambda report: told(found[0], report.sequence)
+            lambda store: store.submit_prepared(lambda: prepare(store)),
+            lambda report: answer(found[0], report.sequence),
         )
 
 
 def answered(answer: A) -> Future[A]:
-    """The future of an answer that is there already."""
+    """Return a completed future."""
     done: Future[A] = Future()
     done.set_result(answer)
     return done
 
 
 def made_of(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
-    """The future of what is made of what another one leaves; of what that raises, if it does."""
+    """Return a future with the converted result of another future, or with its exception."""
     result: Future[A] = Future()
 
     def settle(report: Future[R]) -> None:
@@ -236,7 +243,7 @@ def made_of(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
             return
         try:
             result.set_result(answer(report.result()))
-        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
+        except BaseException as error:  # noqa: BLE001  # raised where the answer is awaited
             result.set_exception(error)
 
     found.add_done_callback(settle)
@@ -244,5 +251,5 @@ def made_of(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
 
 
 def as_struct(answer: Any, kind: type[A]) -> A:
-    """An answer as its Struct, whether it is one or JSON."""
+    """Return an answer as a Struct, decoding it if it is JSON."""
     return json_decoder(kind).decode(answer) if isinstance(answer, bytes) else answer

@@ -1,4 +1,4 @@
-"""What became of a node, of an entity and of a store: states, versions, changes, and going back."""
+"""Histories of nodes, entities and stores: states, versions, changes and reverting."""
 
 from __future__ import annotations
 
@@ -53,58 +53,59 @@ _EXTRAS_WITHOUT_AUTHOR = tuple(name for name in names(NODE.extras) if name != AU
 MAX_CHANGES_PAGE_ROWS = 20_000
 MAX_LISTED_CHANGE_ROWS = 1_000
 MAX_SCANNED_COMMITS = 10_000
-"""Commits that are looked at for a page, for some have no rows."""
+"""Commits scanned for one page; some change no rows."""
 _DAYS_PATTERN = re.compile(r"([0-9]{1,5})d")
 
 
 def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
-    """Newest first, each with the commits and times between which it held, and with what it changed.
+    """Return the states of a node, newest first, and what each one changed.
 
-    `also_by` are others who have put what a version says already.
+    Each state comes with the commits and times between which it was current. `also_by` lists other authors of the same
+    values.
 
-    A node that was deleted has a history, too. Raises NotFound for one that never was.
+    The history of a deleted node can be read, too. Raises NotFound for a node that never existed.
     """
     node_id, limit, before = request.node_id, request.limit, request.before
     checked_label(node_id)
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
-        # One more than is shown: what the last one has changed, and whether there is another page.
+        # One more than the page: the last state is compared with it, and it shows whether another page exists.
         found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
     if not found and before is None:
         raise NotFound(f"store {graph.name!r} knows of no node {node_id!r}, past or present")
     newer = [before, *(state.first for state in found)]
     older = [*found[1:], None]
     shown = [*islice(zip(found, older, newer, strict=False), limit)]
-    stands = follower.look(lambda history: standings(history, found[:limit]))
-    states = [_state(*each, standing) for each, standing in zip(shown, stands, strict=True)]
+    version_states = follower.look(lambda history: standings(history, found[:limit]))
+    states = [_state(*each, standing) for each, standing in zip(shown, version_states, strict=True)]
     versions = [state.node.version for state in states]
     if versions:
         span = range(min(versions), max(versions) + 1)
-        said = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED_CHANGE_ROWS))
-        _tell_authors(states, said)
+        repeated = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED_CHANGE_ROWS))
+        _set_also_by(states, repeated)
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
 
 
-def _tell_authors(states: Sequence[NodeState], said: Iterable[SaidBy]) -> None:
+def _set_also_by(states: Sequence[NodeState], repeated: Iterable[SaidBy]) -> None:
     by_version: dict[int, list[AlsoBy]] = {}
-    for each in said:
-        told = AlsoBy(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
-        by_version.setdefault(each.version, []).append(told)
+    for each in repeated:
+        author = AlsoBy(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
+        by_version.setdefault(each.version, []).append(author)
     for state in states:
         state.also_by = by_version.get(state.node.version, msgspec.UNSET)
 
 
 def node_version(graph: Graph, node_id: str, version: int) -> NodeAnswer:
-    """One state of a node, without edges. Raises NotFound."""
+    """Return one state of a node, without edges. Raises NotFound."""
     state, standing = _version(graph, node_id, version)
     node = standing.shown_on(render.node(state.row))
     return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
 def revert(graph: Graph, request: RevertNode) -> Future[InjectAnswer]:
-    """Writes the type, content and attributes of that version as a new state; a node that was deleted comes back.
+    """Write the type, content and attributes of that version as a new state. A deleted node is restored.
 
-    Its edges stay as they are. Raises NotFound.
+    Its edges do not change. Raises NotFound.
     """
     state, _ = _version(graph, request.node_id, request.version)
     put = put_again(state.row)
@@ -113,9 +114,11 @@ def revert(graph: Graph, request: RevertNode) -> Future[InjectAnswer]:
 
 
 def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
-    """Oldest first, with the rows as each write left them; of one that changed over 1,000 rows only their number.
+    """Return writes, oldest first, with the rows as each write left them.
 
-    Raises Gone when the journal no longer has them.
+    A write of over 1,000 rows reports only their count.
+
+    Raises Gone when the journal no longer holds them.
     """
     seen = request.since
     with graph.lease() as leased:
@@ -133,13 +136,12 @@ def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
 
 
 def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
-    """Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
+    """Delete the states that ended by `before`; without it, those that exceed the retention of the store's settings.
 
-    What holds at present always stays, and so do what held at `before`, and versions that a node names in its
-    `conflicts`: earlier moments are 410 from then on. The journal is not concerned: `changes` reach as far back as it
-    does.
+    Current states, states current as of `before` and versions listed in the `conflicts` of a node are kept. Later reads
+    of earlier moments return 410. The journal is not pruned: `changes` still reach back as far as the journal does.
 
-    Raises Conflict when no history is kept, and for an age once the clock was set forward since the server started.
+    Raises Conflict when no history is kept, and for an age after the clock was set forward since the server started.
     """
     with graph.lease() as leased:
         present = leased.state.sequence
@@ -153,12 +155,12 @@ def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
 
 
 def _is_by_age(before: str | None) -> bool:
-    """Whether what is to be forgotten depends on what time it is now."""
+    """Return whether the pruned states depend on the current time."""
     return before is None or _DAYS_PATTERN.fullmatch(before) is not None
 
 
 def _moment(follower: HistoryFollower, before: str, now: int) -> int:
-    """The sequence that is meant by a sequence, a time, or a number of days before ``now``."""
+    """Return the sequence for a sequence, a time, or a number of days before ``now``."""
     if found := _DAYS_PATTERN.fullmatch(before):
         time_meant = now - int(found[1]) * DAY_MICROSECONDS
         return follower.look(lambda history: history.sequence_at(time_meant))
@@ -167,13 +169,13 @@ def _moment(follower: HistoryFollower, before: str, now: int) -> int:
     try:
         moment = parse_time(before)
     except ValueError as error:
-        message = f"is neither a sequence, nor a number of days such as 30d, nor a time: {error}"
+        message = f"must be a sequence, a number of days such as 30d, or a time: {error}"
         raise InvalidInput.at("before", message) from None
     return follower.look(lambda history: history.sequence_at(moment))
 
 
 def _version(graph: Graph, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
-    """A state, and whether it counts yet."""
+    """Return a state of a node, and whether it is current."""
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
@@ -203,12 +205,12 @@ def _differences(before: NodeRow, after: NodeRow) -> list[FieldChange]:
     return [
         FieldChange(path=path, before=one.get(path), after=other.get(path))
         for path in paths
-        if _told(one, path) != _told(other, path)
+        if _encoded_value(one, path) != _encoded_value(other, path)
     ]
 
 
-def _told(fields: dict[str, Any], path: str) -> bytes | None:
-    # As JSON: to Python true is 1. None: it is not there, which differs from null.
+def _encoded_value(fields: dict[str, Any], path: str) -> bytes | None:
+    # Compared as JSON, because Python treats true and 1 as equal. None means absent, which differs from null.
     return msgspec.json.encode(fields[path]) if path in fields else None
 
 
@@ -240,19 +242,19 @@ HISTORY_STATES_BATCH_SIZE = 20
 
 
 class EntityVersionPage(msgspec.Struct, frozen=True):
-    """Some versions of an entity; ``next_after`` is the sequence after which more may come."""
+    """A page of entity versions; ``next_after`` is the sequence to continue after, or None on the last page."""
 
     versions: list[EntityVersion]
     next_after: int | None
 
 
 def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersionPage:
-    """The states of an entity that began after a sequence, oldest first.
+    """Return the states of an entity that began after a sequence, oldest first.
 
-    Of a memory that was superseded those are its versions, in the order in which they were true.
+    For a memory that was superseded, those are its versions, in the order in which they were true.
 
-    A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was and
-    a memory that was forgotten, Conflict when no history is kept, but for a memory, Unavailable.
+    A page ends early once its rows exceed 16 MiB. Raises NotFound for an entity that never existed and for a forgotten
+    memory, Conflict when no history is kept (except for a memory), and Unavailable.
     """
     entity_id, after = request.entity_id, request.after_sequence
     checked_label(entity_id, "entity_id")
@@ -277,9 +279,9 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersion
 
 
 def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
-    """The versions of a memory in their order, the present one last; None for what is no memory in force.
+    """Return the versions of a memory in order, the current one last; None if it is not an active memory.
 
-    Raises NotFound for one that was forgotten.
+    Raises NotFound if it was forgotten.
     """
     row = rows.node(entity_id)
     extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
@@ -299,19 +301,22 @@ def _page_of_versions(
     versions: Sequence[NodeRow], above: Mapping[str, str], request: EntityHistoryRequest
 ) -> EntityVersionPage:
     head = versions[-1].id
-    told = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
-    first = next((at + 1 for at, each in enumerate(told) if each.sequence == request.after_sequence), 0)
+    entries = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
+    first = next((at + 1 for at, each in enumerate(entries) if each.sequence == request.after_sequence), 0)
     sizes = accumulate(len(row.content) + len(row.attributes) for row in versions[first:])
     count = sum(1 for size, _ in zip(sizes, range(request.limit), strict=False) if size < MAX_STATES_PAGE_BYTES)
-    last = min(first + max(count, 1), len(told))
-    often = Counter(each.sequence for each in told)
-    while last < len(told) and often[told[last - 1].sequence] > 1:
-        last += 1  # what a page ends with has to be the only one of its commit, for the next begins behind it
-    return EntityVersionPage(told[first:last], told[last - 1].sequence if last < len(told) else None)
+    last = min(first + max(count, 1), len(entries))
+    counts = Counter(each.sequence for each in entries)
+    while last < len(entries) and counts[entries[last - 1].sequence] > 1:
+        last += 1  # a page must not end between versions of one commit: the next page begins after its last sequence
+    return EntityVersionPage(entries[first:last], entries[last - 1].sequence if last < len(entries) else None)
 
 
 def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVersion:
-    """A version with its own bounds; where nobody knows since when it is true, since it is known, if that fits."""
+    """Return a version with its own validity.
+
+    An unknown start is replaced by the creation time, if that precedes the end.
+    """
     extras = row.extras or NO_EXTRAS
     since = row.created_at if extras.valid_from is None else extras.valid_from
     is_unknown = extras.valid_from is None and extras.valid_to is not None and since >= extras.valid_to
@@ -333,7 +338,7 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
 
 
 def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[RowState[NodeRow]], bool]:
-    """The next states, a few at a time, for one may be large; whether it ended before they did."""
+    """Return the next states, read in small batches because one may be large, and whether more may follow."""
     found: list[RowState[NodeRow]] = []
     size = 0
     while len(found) < limit and size < MAX_STATES_PAGE_BYTES:
@@ -347,7 +352,7 @@ def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -
 
 
 def _parent(store: OpenStore, follower: HistoryFollower, state: RowState[NodeRow]) -> str | None:
-    """What a memory stood below when a state of it ended, or stands below now."""
+    """Return the parent of a memory when one of its states ended; the current parent for the current state."""
     if not state.row.is_memory:
         return None
     at = store.state.sequence if state.last is None else state.last - 1

@@ -1,9 +1,8 @@
-"""Merging two entities that are one, in one commit, and taking that back.
+"""Merging two nodes that describe the same entity in one commit, and reverting a merge.
 
-Merging is decided from the present rows in the writer's turn, so that nothing comes in between. When it is taken back
-the node gets its edges as they were, from the history, and what was written since stays. The history is read before the
-writer's turn, for it may have to be waited for; what it says of a moment does not change. In the turn it is held
-against the rows as they are by then.
+A merge is planned from the current rows while holding the write lock, so no other write intervenes. Reverting a merge
+restores the node's edges from the history and keeps what was written since. The history is read before the write lock
+is taken, because that may block; past states do not change. Under the lock they are compared with the current rows.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ from kgserve.stores.store import OpenStore
 
 
 def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
-    """Merges the node into another one, which takes over its edges, its tags, and what else it lacks.
+    """Merge the node into another one, which takes over its edges and tags, and fields that it lacks.
 
-    The node stays as one that is true at no moment, with one edge of the type `MERGED_INTO` to the other. Who asks for
-    it is answered with the other. The same again changes nothing; `unmerge` takes it back. All of it is one commit.
+    The merged node is kept with an empty validity and one edge of type `MERGED_INTO` to the survivor. Reads of its id
+    return the survivor. Repeating the request changes nothing; `unmerge` reverts it. A merge is one commit.
 
-    Raises NotFound, Conflict for nodes that were merged elsewhere or are not at the versions named, and TooLarge.
+    Raises NotFound, Conflict for nodes merged elsewhere or not at the given versions, and TooLarge.
     """
     _check(request)
-    found: list[_Merge] = []
+    found: list[_MergePlan] = []
 
     def batch(leased: OpenStore) -> WriteBatch:
         with leased.reading_links() as (rows, links):
@@ -74,12 +73,12 @@ def _check(request: MergeNode) -> None:
     check_label(request.into, "into", faults)
     check_author(request.created_by, faults)
     if request.node_id == request.into:
-        faults("into", "is the node itself; name another one")
+        faults("into", "is the node itself; choose another node")
     faults.raise_any()
 
 
-class _Merge(msgspec.Struct, frozen=True):
-    """What a merge is to write, and what is told of it."""
+class _MergePlan(msgspec.Struct, frozen=True):
+    """The batch that a merge writes, and the counts for its answer."""
 
     batch: WriteBatch
     into: str
@@ -89,7 +88,7 @@ class _Merge(msgspec.Struct, frozen=True):
     loops: int
 
 
-def _answer(node_id: str, merge_: _Merge, report: Report) -> MergeAnswer:
+def _answer(node_id: str, merge_: _MergePlan, report: Report) -> MergeAnswer:
     return MergeAnswer(
         id=node_id,
         into=merge_.into,
@@ -104,15 +103,15 @@ def _answer(node_id: str, merge_: _Merge, report: Report) -> MergeAnswer:
     )
 
 
-def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _Merge:
+def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _MergePlan:
     absorbed, into, again = _both(rows, wanted, store)
     author = wanted.created_by or ""
     taken = MergeOutcome(NodePut(0, into.id), [], []) if again else merge_fields(into, absorbed, wanted)
     edges = list(_edges(rows, absorbed.id))
     moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
     keys = [moved_key(row.key, absorbed.id, into.id) for row in moving]
-    there = rows.edges(keys)
-    puts = [edge_again(row, key) for row, key in zip(moving, keys, strict=True) if key not in there]
+    present = rows.edges(keys)
+    puts = [edge_again(row, key) for row, key in zip(moving, keys, strict=True) if key not in present]
     elsewhere, link_puts = _links(links, absorbed.id, into.id)
     mark = [] if again else [EdgePut(0, (absorbed.id, into.id, MERGED_INTO), extras=EdgeExtrasPut(created_by=author))]
     batch = WriteBatch(
@@ -126,26 +125,24 @@ def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str
         cost=cost([taken.put], [*puts, *(put.edge for put in link_puts)])
         + sum(sum(map(len, row.key)) for row in edges),
     )
-    moved, dropped = len(puts) + len(link_puts), len(there) + len(elsewhere) - len(link_puts)
-    return _Merge(batch, into.id, taken, moved, dropped, len(edges) - len(moving))
+    moved, dropped = len(puts) + len(link_puts), len(present) + len(elsewhere) - len(link_puts)
+    return _MergePlan(batch, into.id, taken, moved, dropped, len(edges) - len(moving))
 
 
 def _links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[LinkRow], list[LinkPut]]:
-    """The links of a node, and those of them that another one gets. Raises TooLarge for more than may be moved."""
+    """Return the links of a node, and those that another node takes over. Raises TooLarge above the limit."""
     found = [] if links is None else links.outgoing(node_id, MAX_MOVED_EDGES + 1)
     if len(found) > MAX_MOVED_EDGES:
-        raise TooLarge(
-            f"node {node_id!r} has more than {MAX_MOVED_EDGES} links; so many are moved by one merge at most"
-        )
+        raise TooLarge(f"node {node_id!r} has more than {MAX_MOVED_EDGES} links, the limit of one merge")
     keys = [moved_link(row.key, node_id, into) for row in found]
-    there = set() if links is None else {row.key for row in links.of(keys)}
-    return found, [link_again(row, key) for row, key in zip(found, keys, strict=True) if key not in there]
+    present = set() if links is None else {row.key for row in links.of(keys)}
+    return found, [link_again(row, key) for row, key in zip(found, keys, strict=True) if key not in present]
 
 
 def _both(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, bool]:
-    """The node to be merged, the one that stays, and whether they were merged before. Raises NotFound and Conflict."""
-    absorbed = _there(rows.node(wanted.node_id), wanted.node_id, store)
-    into = _there(rows.node(resolve_redirect(rows, wanted.into)), wanted.into, store)
+    """Return the node to merge, its survivor, and whether they were already merged. Raises NotFound and Conflict."""
+    absorbed = _require(rows.node(wanted.node_id), wanted.node_id, store)
+    into = _require(rows.node(resolve_redirect(rows, wanted.into)), wanted.into, store)
     now = resolve_redirect(rows, absorbed.id)
     if now == into.id != absorbed.id:
         return absorbed, into, True
@@ -159,7 +156,7 @@ def _both(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, 
     return absorbed, into, False
 
 
-def _there(row: NodeRow | None, node_id: str, store: str) -> NodeRow:
+def _require(row: NodeRow | None, node_id: str, store: str) -> NodeRow:
     if row is None:
         raise NotFound(f"there is no node {node_id!r} in store {store!r}")
     return row
@@ -167,23 +164,23 @@ def _there(row: NodeRow | None, node_id: str, store: str) -> NodeRow:
 
 def _check_version(name: str, seen: int | None, row: NodeRow) -> None:
     if seen is not None and seen != row.version:
-        raise Conflict(f"{name}: node {row.id!r} is at version {row.version}, not {seen}; look at it again, then merge")
+        raise Conflict(f"{name}: node {row.id!r} is at version {row.version}, not {seen}; read it again, then merge")
 
 
 def _check_chain(rows: Rows, node_id: str) -> None:
-    """Raise Conflict where as many merges lead to a node as may."""
+    """Raise Conflict if the chain of merges that leads to a node has the maximum length."""
     level = [node_id]
     for _ in range(MAX_REDIRECTS - 1):
         level = [each for one in level for each in aliases(rows, one)]
         if not level:
             return
     raise Conflict(
-        f"{MAX_REDIRECTS} merges, one after the other, have led to node {node_id!r}; merge the other one into it"
+        f"node {node_id!r} is the end of a chain of {MAX_REDIRECTS} merges, the limit; merge the other one into it"
     )
 
 
 def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
-    """The edges of a node, each once, without those of merges. Raises TooLarge for more than may be moved."""
+    """Return the edges of a node, each once, without those of merges. Raises TooLarge above the limit."""
     numbers = np.array([rows.number(node_id)])
     out, into = (rows.around(numbers, outgoing=outgoing) for outgoing in (True, False))
     if len(out) + len(into) > MAX_MOVED_EDGES:
@@ -200,25 +197,26 @@ def _withdrawn(node_id: str, author: str) -> NodePut:
 
 
 def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
-    """Takes the merge of a node back: it is what it was before, with the edges that it had.
+    """Revert the merge of a node: it is restored as it was before, with the edges that it had.
 
-    The other one loses what it had by the merge, but for what was written since, which stays with it: `edges_kept` and
-    `kept` say what. What both had been given is for a person to sort out. It is read from the history, so where that
-    does not reach back to the merge, it is refused. A node that is not merged stays as it is. All of it is one commit.
+    The survivor loses what it gained by the merge, except what was written since: `edges_kept` and `kept` list that.
+    Merge conflicts between fields written on both are left to you. The previous state is read from the history; if that
+    does not reach back to the merge, the request is refused. A node that is not merged does not change. It is one
+    commit.
 
-    Raises NotFound, Conflict where no history is kept, where the node came merged, by an import, or where the other one
-    was merged in its turn, and Gone for a merge that the history no longer knows.
+    Raises NotFound, Conflict if no history is kept, if the node was imported as merged, or if the survivor was itself
+    merged, and Gone for a merge that the history no longer holds.
     """
     faults = Faults()
     check_label(request.node_id, "id", faults)
     author = check_author(request.created_by, faults)
     faults.raise_any()
-    found: list[_Unmerge] = []
+    found: list[_UnmergePlan] = []
 
     def begin(store: OpenStore) -> Future[Report]:
         with store.reading() as rows:
-            seen = _seen(rows, request.node_id, graph.name)
-        past = None if seen is None else _past(graph, store, seen)
+            seen = _current_merge(rows, request.node_id, graph.name)
+        past = None if seen is None else _merge_history(graph, store, seen)
 
         def batch() -> WriteBatch:
             with store.reading_links() as (rows, links):
@@ -231,18 +229,18 @@ def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
 
 
 class _MergeState(msgspec.Struct, frozen=True):
-    """A merge as it stands: the node, what it was merged into, and others that were, in the order of their merging."""
+    """A merge in the current rows: the node, its survivor, and other nodes merged into that, in order of merging."""
 
     row: NodeRow
     into: str
     others: tuple[NodeRow, ...]
 
 
-class _Past(msgspec.Struct, frozen=True):
-    """What a merge changed. ``before`` and ``after`` are states of the one that stayed, if it was changed.
+class _MergeHistory(msgspec.Struct, frozen=True):
+    """The changes made by a merge. ``before`` and ``after`` are states of the survivor, if it was changed.
 
-    ``edges`` are those of the node; ``heirs`` are edges of others, by the key that one of these came to be at. So are
-    ``links`` and ``link_heirs``.
+    ``edges`` are those of the node. ``heirs`` are edges of other merged nodes, by the key that an edge of the node was
+    moved to. ``links`` and ``link_heirs`` are the same for links.
     """
 
     row: NodeRow
@@ -254,8 +252,8 @@ class _Past(msgspec.Struct, frozen=True):
     link_heirs: dict[LinkKey, LinkRow]
 
 
-class _Unmerge(msgspec.Struct, frozen=True):
-    """What taking a merge back is to write, and what is told of it."""
+class _UnmergePlan(msgspec.Struct, frozen=True):
+    """The batch that reverts a merge, and the counts for its answer."""
 
     batch: WriteBatch
     out_of: str | None = None
@@ -265,7 +263,7 @@ class _Unmerge(msgspec.Struct, frozen=True):
     kept: int = 0
 
 
-def _unmerged(node_id: str, unmerge_: _Unmerge, report: Report) -> UnmergeAnswer:
+def _unmerged(node_id: str, unmerge_: _UnmergePlan, report: Report) -> UnmergeAnswer:
     lost = [
         NotRestored(source=each.key[0], target=each.key[1], relation_type=each.key[2], reason=each.reason)
         for each in report.skipped[:MAX_REPORTED_FIELDS]
@@ -288,8 +286,8 @@ def _unmerged(node_id: str, unmerge_: _Unmerge, report: Report) -> UnmergeAnswer
     )
 
 
-def _seen(rows: Rows, node_id: str, store: str) -> _MergeState | None:
-    """The merge of a node; None if it was not merged. Raises NotFound, and Conflict where another has to go first."""
+def _current_merge(rows: Rows, node_id: str, store: str) -> _MergeState | None:
+    """Return the merge of a node, or None. Raises NotFound, and Conflict if another merge has to be reverted first."""
     row = rows.node(node_id)
     if row is None:
         raise NotFound(f"there is no node {node_id!r} in store {store!r}")
@@ -306,24 +304,24 @@ def _seen(rows: Rows, node_id: str, store: str) -> _MergeState | None:
     return _MergeState(row, into, tuple(sorted(others, key=lambda other: other.sequence)))
 
 
-def _past(graph: Graph, store: OpenStore, seen: _MergeState) -> _Past:
-    """What the history says of a merge. Raises Conflict, Gone and Unavailable."""
+def _merge_history(graph: Graph, store: OpenStore, seen: _MergeState) -> _MergeHistory:
+    """Return what the history holds about a merge. Raises Conflict, Gone and Unavailable."""
     node_id, at = seen.row.id, seen.row.sequence
     try:
         follower = whole_history(graph.graphs.historian, store)
         past = follower.look(lambda history: _read(history, seen, at))
     except (Conflict, Gone) as error:
-        error.reword(f"the merge of {node_id!r}, at sequence {at}, cannot be taken back: {error}")
+        error.reword(f"the merge of {node_id!r}, at sequence {at}, cannot be reverted: {error}")
         raise
     if past is None:
         raise Conflict(
-            f"the merge of {node_id!r} cannot be taken back: it came merged, by an import or a restore, at sequence "
-            f"{at}; delete {node_id!r} to be free to write it anew"
+            f"the merge of {node_id!r} cannot be reverted: an import or a restore wrote it as merged, at sequence "
+            f"{at}; delete {node_id!r} before you write it again"
         )
     return past
 
 
-def _read(history: History, seen: _MergeState, at: int) -> _Past | None:
+def _read(history: History, seen: _MergeState, at: int) -> _MergeHistory | None:
     row = next(rows_at(history, (seen.row.id,), at - 1), None)
     if row is None or merged_at(history, row.id, at - 1) is not None:
         return None
@@ -332,11 +330,11 @@ def _read(history: History, seen: _MergeState, at: int) -> _Past | None:
     moved = {moved_key(edge.key, row.id, seen.into) for edge in edges}
     links = _links_at(history, row.id, at - 1)
     link_heirs = _link_heirs(history, seen, {moved_link(each.key, row.id, seen.into) for each in links})
-    return _Past(row, edges, before, after, _heirs(history, seen, moved), links, link_heirs)
+    return _MergeHistory(row, edges, before, after, _heirs(history, seen, moved), links, link_heirs)
 
 
 def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
-    """The edges of a node as of a commit, each once, without those of merges."""
+    """Return the edges of a node as of a commit, each once, without those of merges."""
     out = (state.row for state in history.outgoing(node_id, at, UNLIMITED_EDGES))
     into = (state.row for state in history.incoming(node_id, at, UNLIMITED_EDGES))
     edges = chain(out, (row for row in into if row.source != node_id))
@@ -344,10 +342,10 @@ def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
 
 
 def _heirs(history: History, seen: _MergeState, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
-    """The edges of others that a moved one stood for, too: of the first that was merged, where there are several."""
+    """Return edges of other merged nodes that a moved edge also represents; the first merged node wins."""
     heirs: dict[EdgeKey, EdgeRow] = {}
     for other in seen.others:
-        # What the history no longer knows cannot be handed on.
+        # Edges that the history no longer holds cannot be inherited.
         with suppress(Gone):
             for edge in _edges_at(history, other.id, other.sequence - 1):
                 key = moved_key(edge.key, other.id, seen.into)
@@ -361,7 +359,7 @@ def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
 
 
 def _link_heirs(history: History, seen: _MergeState, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
-    """As `_heirs`, of links."""
+    """Return the same as `_heirs` for links."""
     heirs: dict[LinkKey, LinkRow] = {}
     for other in seen.others if moved else ():
         with suppress(Gone):
@@ -372,8 +370,8 @@ def _link_heirs(history: History, seen: _MergeState, moved: set[LinkKey]) -> dic
     return heirs
 
 
-class _Links(msgspec.Struct, frozen=True):
-    """What becomes of links: those that are put back, the keys of those that go, how many of both there are."""
+class _LinkPlan(msgspec.Struct, frozen=True):
+    """Links to restore, keys of those to delete, and the number of links kept and inherited."""
 
     puts: list[LinkPut] = []
     going: list[LinkKey] = []
@@ -381,16 +379,16 @@ class _Links(msgspec.Struct, frozen=True):
     inherited: int = 0
 
 
-def _planned_links(links: LinkReader | None, past: _Past, seen: _MergeState) -> _Links:
+def _planned_links(links: LinkReader | None, past: _MergeHistory, seen: _MergeState) -> _LinkPlan:
     if links is None or not past.links:
-        return _Links([link_again(row, row.key) for row in past.links])
+        return _LinkPlan([link_again(row, row.key) for row in past.links])
     moved = {moved_link(row.key, seen.row.id, seen.into): row for row in past.links}
     there = {row.key: row for row in links.of(moved)}
     at = seen.row.sequence
     going = [key for key, row in there.items() if row.edge.sequence >= at and _same(row.edge, moved[key].edge)]
     heirs = [link_again(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
     puts = [*(link_again(row, row.key) for row in past.links), *heirs]
-    return _Links(puts, going, len(there) - len(going), len(heirs))
+    return _LinkPlan(puts, going, len(there) - len(going), len(heirs))
 
 
 def _planned_back(
@@ -398,14 +396,14 @@ def _planned_back(
     links: LinkReader | None,
     node_id: str,
     seen: _MergeState | None,
-    past: _Past | None,
+    past: _MergeHistory | None,
     author: str,
     store: str,
-) -> _Unmerge:
-    if _seen(rows, node_id, store) != seen:
-        raise Unavailable(f"what {node_id!r} was merged into was merged, or unmerged, just now; try again")
+) -> _UnmergePlan:
+    if _current_merge(rows, node_id, store) != seen:
+        raise Unavailable(f"the merge of {node_id!r} was changed by another request; try again")
     if seen is None or past is None:
-        return _Unmerge(WriteBatch(nodes=[NodePut(0, node_id)], told=True))
+        return _UnmergePlan(WriteBatch(nodes=[NodePut(0, node_id)], told=True))
     moved = _moved(rows, past.edges, node_id, seen.into)
     there = rows.edges([*moved])
     going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _same(row, moved[key])]
@@ -426,11 +424,11 @@ def _planned_back(
     )
     restored = len(past.edges) + len(past.links)
     removed = len(going) - len(heirs) + len(elsewhere.going) - elsewhere.inherited
-    return _Unmerge(batch, seen.into, back, restored, removed, len(there) - len(going) + elsewhere.kept)
+    return _UnmergePlan(batch, seen.into, back, restored, removed, len(there) - len(going) + elsewhere.kept)
 
 
 def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
-    """The edges by the keys at which they are to be found now, without those between the two nodes."""
+    """Return the edges by the keys they were moved to, without those between the two nodes."""
     moving = [row for row in edges if {row.source, row.target} != {node_id, into}]
     steps = redirects_of(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
     keys = (moved_key(row.key, node_id, into) for row in moving)
@@ -439,18 +437,20 @@ def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[Ed
 
 
 def _same(row: EdgeRow, edge: EdgeRow) -> bool:
-    """Whether an edge says what another one does, at the same times."""
+    """Return whether two edges have the same values and validity."""
     return (row.weight, row.attributes, row.extras) == (edge.weight, edge.attributes, edge.extras)
 
 
-def _inherited(going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _Past, seen: _MergeState) -> list[EdgePut]:
-    """Edges of others that take the place of some that go."""
+def _inherited(
+    going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _MergeHistory, seen: _MergeState
+) -> list[EdgePut]:
+    """Return edges of other merged nodes that replace edges to be deleted."""
     places = ((key, moved_key(moved[key].key, seen.row.id, seen.into)) for key in going)
     return [edge_again(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
 
 
-def _given_back(rows: Rows, seen: _MergeState, past: _Past, author: str) -> GivenBack | None:
-    """What the one that stayed gives back; None if it had taken nothing over."""
+def _given_back(rows: Rows, seen: _MergeState, past: _MergeHistory, author: str) -> GivenBack | None:
+    """Return what the survivor gives back; None if it took nothing over."""
     row = rows.node(seen.into)
     if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:
         return None
@@ -458,7 +458,7 @@ def _given_back(rows: Rows, seen: _MergeState, past: _Past, author: str) -> Give
 
 
 def _as_it_was(row: NodeRow, author: str) -> NodePut:
-    """A put that makes a node that was merged what it was: no more of it than when it is true has changed."""
+    """Return a put that restores the validity of a merged node; a merge changes no other field of it."""
     extras = row.extras or NO_EXTRAS
     return NodePut(
         0,

@@ -1,7 +1,7 @@
-"""Two entities that are one: how a store says so, what is asked for when one is merged into the other, and the answers.
+"""Requests and answers for merging two nodes that describe the same entity.
 
-A node that was merged stays as a row that is true at no moment, with one relation, `MERGED_INTO`, to the one that it
-was merged into: its survivor.
+A merged node is kept as a row whose validity is empty, with one relation, `MERGED_INTO`, to the node that it was merged
+into: its survivor.
 """
 
 from __future__ import annotations
@@ -15,73 +15,73 @@ from kgserve.graph.answers import Node
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 MAX_MOVED_EDGES = 250_000
-"""Edges that one merge moves at most: it is one commit, and held in memory until it is written."""
+"""Edges that one merge may move. A merge is one commit, held in memory until it is written."""
 MAX_REPORTED_FIELDS = 100
 
 
-_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Who does it; never interpreted")] | None
+_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Author of the change; never interpreted")] | None
 _Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
 
 
 class MergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Into which node, and what that one takes over."""
+    """The node to merge into, and what it takes over."""
 
-    into: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="The node that stays")]
+    into: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="The surviving node")]
     attributes: Annotated[
         Literal["fill", "overwrite", "keep"],
-        Meta(description="Taken over: those that it lacks, all of them, or none"),
+        Meta(description="Attributes taken over: missing ones, all, or none"),
     ] = "fill"
     content: Annotated[
         Literal["fill", "overwrite", "append", "keep"],
-        Meta(description="Taken over, with the summary: if it has none, in any case, behind its own, or never"),
+        Meta(description="Content and summary taken over: if missing, always, appended, or never"),
     ] = "fill"
     based_on_version: (
-        Annotated[_Version, Meta(description="Only if the node that is merged is still at this version")] | None
+        Annotated[_Version, Meta(description="Merge only if the merged node is still at this version")] | None
     ) = None
     into_version: (
-        Annotated[_Version, Meta(description="Only if the node that stays is still at this version")] | None
+        Annotated[_Version, Meta(description="Merge only if the surviving node is still at this version")] | None
     ) = None
     created_by: _Author = None
 
 
 class MergeNode(MergeRequest, kw_only=True):
-    """The node that is merged, and into which."""
+    """The node to merge, and the node to merge it into."""
 
     node_id: str = field(name="id")
 
 
 class UnmergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Who takes a merge back."""
+    """Parameters for reverting a merge."""
 
     created_by: _Author = None
 
 
 class UnmergeNode(UnmergeRequest, kw_only=True):
-    """The node that was merged."""
+    """The node whose merge is reverted."""
 
     node_id: str = field(name="id")
 
 
 class MergeAnswer(msgspec.Struct, kw_only=True):
-    """The node that stays, and what it took over. ``changed`` is false when the two were merged already."""
+    """The surviving node, and what it took over. ``changed`` is false when the two were already merged."""
 
     ok: Literal[True] = True
     id: str
-    into: Annotated[str, Meta(description="The node that stays; where the one named had been merged, its own")]
+    into: Annotated[str, Meta(description="The surviving node; if the one named was merged, its survivor")]
     changed: bool
     node: Node
     edges_moved: int
-    edges_dropped: Annotated[int, Meta(description="The node that stays had the same edge, which counts")]
-    loops_dropped: Annotated[int, Meta(description="Edges between the two")]
+    edges_dropped: Annotated[int, Meta(description="The surviving node already had the same edge, which is kept")]
+    loops_dropped: Annotated[int, Meta(description="Edges between the two nodes")]
     taken_over: Annotated[list[str], Meta(description=f"`content`, `attributes.NAME` …; at most {MAX_REPORTED_FIELDS}")]
     not_taken: Annotated[
-        list[str], Meta(description=f"Where the two differ and its own stayed; at most {MAX_REPORTED_FIELDS}")
+        list[str], Meta(description=f"Fields where the two differ and its own was kept; at most {MAX_REPORTED_FIELDS}")
     ]
     sequence: int
 
 
 class NotRestored(msgspec.Struct, kw_only=True):
-    """An edge that could not be put back, and why."""
+    """An edge that could not be restored, and why."""
 
     source: str = field(name="from")
     target: str = field(name="to")
@@ -90,7 +90,7 @@ class NotRestored(msgspec.Struct, kw_only=True):
 
 
 class UnmergeAnswer(msgspec.Struct, kw_only=True):
-    """The node as it is again. ``changed`` is false, and ``out_of`` null, when it was not merged."""
+    """The restored node. ``changed`` is false, and ``out_of`` null, when it was not merged."""
 
     ok: Literal[True] = True
     id: str
@@ -98,14 +98,14 @@ class UnmergeAnswer(msgspec.Struct, kw_only=True):
     changed: bool
     node: Node
     edges_restored: int
-    edges_removed: Annotated[int, Meta(description="Edges that the other one had by the merge, and has no more")]
+    edges_removed: Annotated[int, Meta(description="Edges that the survivor had gained by the merge and lost again")]
     edges_kept: Annotated[
-        int, Meta(description="Edges that both have now: the other one's own, or written since the merge")
+        int, Meta(description="Edges that both have now: the survivor's own, or written since the merge")
     ]
     not_restored: Annotated[
-        list[NotRestored], Meta(description=f"Edges whose other end is gone; at most {MAX_REPORTED_FIELDS}")
+        list[NotRestored], Meta(description=f"Edges whose other end was deleted; at most {MAX_REPORTED_FIELDS}")
     ]
     not_restored_count: int
-    given_back: Annotated[list[str], Meta(description="What the other one had taken over and has no more")]
-    kept: Annotated[list[str], Meta(description="What it had taken over and keeps, for it was written since")]
+    given_back: Annotated[list[str], Meta(description="Fields that the survivor had taken over and no longer has")]
+    kept: Annotated[list[str], Meta(description="Fields that it took over and keeps, because they were written since")]
     sequence: int

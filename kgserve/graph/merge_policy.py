@@ -1,4 +1,4 @@
-"""What a node takes over from another that is merged into it, and what of it goes back."""
+"""Which fields a node takes over from a node merged into it, and which it returns when the merge is reverted."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ _attributes = json_decoder(dict[str, Any]).decode
 
 
 class MergeOutcome(msgspec.Struct, frozen=True):
-    """What a node takes over from another, as a put, and in words: what it takes, and where its own stays."""
+    """The write to the surviving node, and the paths of the fields it took over.
+
+    ``left`` are the fields where the two differed and its own value was kept.
+    """
 
     put: NodePut
     taken: list[str]
     left: list[str]
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What a node says that another may take over."""
+class _MergeableFields(msgspec.Struct, frozen=True):
+    """The fields of a node that a merge may take over."""
 
     content: str
     summary: str
@@ -35,16 +38,16 @@ class _Said(msgspec.Struct, frozen=True):
     attributes: dict[str, Any]
 
 
-def _said(row: NodeRow) -> _Said:
+def _mergeable(row: NodeRow) -> _MergeableFields:
     extras = row.extras or NO_EXTRAS
-    return _Said(row.content, extras.summary, extras.tags, _attributes(row.attributes))
+    return _MergeableFields(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
 def merge_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergeOutcome:
-    """What a merge makes of the node that stays. Raises TooLarge and InvalidInput where that is more than fits."""
-    old, other = _said(into), _said(absorbed)
+    """Return the write to the surviving node. Raises TooLarge and InvalidInput if the result exceeds a limit."""
+    old, other = _mergeable(into), _mergeable(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
-    new = _Said(
+    new = _MergeableFields(
         _text(old.content, other.content, wanted.content),
         _text(old.summary, other.summary, summary_rule),
         tuple(dict.fromkeys((*old.tags, *other.tags)))[:MAX_TAGS],
@@ -78,10 +81,10 @@ def _joined(own: dict[str, Any], other: dict[str, Any], rule: str) -> dict[str, 
             return own
 
 
-def _put(node_id: str, old: _Said, new: _Said, author: str) -> NodePut:
-    """A put of what is new. Raises TooLarge and InvalidInput."""
+def _put(node_id: str, old: _MergeableFields, new: _MergeableFields, author: str) -> NodePut:
+    """Return a put of the changed fields. Raises TooLarge and InvalidInput."""
     if len(new.content) * 4 > MAX_CONTENT_BYTES and len(new.content.encode()) > MAX_CONTENT_BYTES:
-        raise TooLarge(f"content: both together are longer than {MAX_CONTENT_BYTES} bytes; merge without appending it")
+        raise TooLarge(f"content: the merged content exceeds {MAX_CONTENT_BYTES} bytes; merge without `append`")
     faults = Faults()
     attributes = canonical(new.attributes, faults)
     faults.raise_any()
@@ -89,7 +92,7 @@ def _put(node_id: str, old: _Said, new: _Said, author: str) -> NodePut:
         0,
         node_id,
         content=None if new.content == old.content else new.content,
-        attributes=None if not _told(old.attributes, new.attributes) else attributes,
+        attributes=None if not _differing_attributes(old.attributes, new.attributes) else attributes,
         extras=NodeExtrasPut(
             summary=None if new.summary == old.summary else new.summary,
             tags=None if new.tags == old.tags else new.tags,
@@ -98,8 +101,8 @@ def _put(node_id: str, old: _Said, new: _Said, author: str) -> NodePut:
     )
 
 
-def _told(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
-    """The names under which the attributes differ. As JSON: to Python true is 1, and null is not there."""
+def _differing_attributes(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    """Return the names of the attributes that differ. Compares JSON: in Python, true equals 1."""
     names = one.keys() | other.keys()
     return {name for name in names if _json(one, name) != _json(other, name)}
 
@@ -108,21 +111,21 @@ def _json(attributes: dict[str, Any], name: str) -> bytes | None:
     return msgspec.json.encode(attributes[name]) if name in attributes else None
 
 
-def _differing(one: _Said, other: _Said) -> set[str]:
-    """The paths under which two differ."""
-    found = {f"attributes.{name}" for name in _told(one.attributes, other.attributes)}
+def _differing(one: _MergeableFields, other: _MergeableFields) -> set[str]:
+    """Return the paths of the fields that differ."""
+    found = {f"attributes.{name}" for name in _differing_attributes(one.attributes, other.attributes)}
     found |= {f"tags.{tag}" for tag in {*one.tags} ^ {*other.tags}}
     return found | {name for name in ("content", "summary") if getattr(one, name) != getattr(other, name)}
 
 
-def _paths(said: _Said) -> set[str]:
-    """The paths of what it says."""
-    found = {f"attributes.{name}" for name in said.attributes} | {f"tags.{tag}" for tag in said.tags}
-    return found | {name for name in ("content", "summary") if getattr(said, name)}
+def _paths(fields: _MergeableFields) -> set[str]:
+    """Return the paths of the fields that are set."""
+    found = {f"attributes.{name}" for name in fields.attributes} | {f"tags.{tag}" for tag in fields.tags}
+    return found | {name for name in ("content", "summary") if getattr(fields, name)}
 
 
 class GivenBack(msgspec.Struct, frozen=True):
-    """What goes back of it, as a put, and in words: what goes, and what stays for it was written since."""
+    """The write that reverts a merge in the survivor, with the paths reverted and those kept."""
 
     put: NodePut
     gone: list[str]
@@ -130,12 +133,12 @@ class GivenBack(msgspec.Struct, frozen=True):
 
 
 def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str) -> GivenBack:
-    """What a node gives back of what a merge changed in it, from ``before`` to ``after``.
+    """Return the write that reverts, in the survivor, what a merge changed from ``before`` to ``after``.
 
-    What was written since stays, and what ``others`` say as well that were merged into it.
+    Fields written since are kept, and so are values that ``others``, also merged into it, have in common.
     """
-    old, then, now = _said(before), _said(after), _said(row)
-    shared = [_said(other) for other in others]
+    old, then, now = _mergeable(before), _mergeable(after), _mergeable(row)
+    shared = [_mergeable(other) for other in others]
     changed = _differing(old, then)
     since = changed & _differing(then, now)
     going = {path for path in changed - since if not any(_says(other, path, now) for other in shared)}
@@ -144,7 +147,7 @@ def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterabl
         attributes.pop(name)
         if name in old.attributes:
             attributes[name] = old.attributes[name]
-    new = _Said(
+    new = _MergeableFields(
         old.content if "content" in going else now.content,
         old.summary if "summary" in going else now.summary,
         tuple(tag for tag in now.tags if f"tags.{tag}" not in going),
@@ -153,8 +156,8 @@ def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterabl
     return GivenBack(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
 
 
-def _says(other: _Said, path: str, now: _Said) -> bool:
-    """Whether another one says the same under a path."""
+def _says(other: _MergeableFields, path: str, now: _MergeableFields) -> bool:
+    """Return whether another node has the same value at a path."""
     kind, _, name = path.partition(".")
     match kind:
         case "attributes":

@@ -1,4 +1,4 @@
-"""Upserting batches of nodes and edges, deleting, and ending what is no longer true."""
+"""Writes of nodes and edges: batched upserts, deletion, and ending their validity."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def count_rows(request: InjectRequest) -> int:
 
 
 def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
-    """Creates the store if it does not exist.
+    """Create or update nodes and edges in one atomic batch. Creates the store if it does not exist.
 
     Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
-    one clears it. An edge with a missing endpoint is skipped and listed; where an edge with `to_graph` leads to, in
-    another store, need not be there. Once answered, the whole batch is on disk. Of
-    a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
+    value clears it. An edge with a missing endpoint is skipped and listed; the target of an edge with `to_graph`, in
+    another store, need not exist. When the answer arrives, the whole batch is on disk. If a JSON object repeats a key,
+    or a batch repeats a node or edge, the last one wins.
 
-    Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
-    is written.
+    Raises InvalidInput, whose `errors` list every faulty path, TooLarge, Unavailable and StorageFull; then nothing is
+    written.
     """
     nodes, edges = request.nodes or [], request.edges or []
     _check_sizes(len(nodes), len(edges), graph.graphs.settings)
@@ -83,7 +83,7 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
 def _repeats(
     name: str, puts: Iterable[NodePut | EdgePut | LinkPut], key: Callable[[Any], Hashable]
 ) -> Iterator[MergedRow]:
-    """The puts of a list whose key an earlier one has."""
+    """Yield the puts of a list whose key an earlier one has."""
     first: dict[Hashable, int] = {}
     for put in puts:
         earlier = first.setdefault(key(put), put.index)
@@ -92,7 +92,7 @@ def _repeats(
 
 
 def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:
-    """About the bytes that rows take: their texts and something for the rest."""
+    """Return the approximate size of rows in bytes: their texts plus a constant per row."""
     texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
     texts += sum(len(e.own) for e in edges if e.own is not None)
     texts += sum(_extras_cost(n.extras) for n in nodes if n.extras is not None)
@@ -106,9 +106,9 @@ def _extras_cost(extras: NodeExtrasPut) -> int:
 def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
     faults = Faults()
     if nodes > settings.max_nodes:
-        faults("nodes", f"has {nodes} entries; at most {settings.max_nodes} are taken at once")
+        faults("nodes", f"has {nodes} entries; the limit is {settings.max_nodes} per request")
     if edges > settings.max_edges:
-        faults("edges", f"has {edges} entries; at most {settings.max_edges} are taken at once")
+        faults("edges", f"has {edges} entries; the limit is {settings.max_edges} per request")
     faults.raise_any()
 
 
@@ -124,7 +124,7 @@ def _checked_rows(
 
 
 def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAnswer:
-    """What callers are told of a write."""
+    """Return the answer to a write."""
     skipped = [
         Skipped(index=row.index, source=row.key[0], target=row.key[1], relation_type=row.key[2], reason=row.reason)
         for row in report.skipped
@@ -147,9 +147,9 @@ def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAns
 
 
 def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
-    """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
+    """Delete the node and every edge that touches it. Deleting a node that does not exist is not an error.
 
-    With a memory go its former versions. The memories that are about the node stay, and the answer names them.
+    Deleting a memory deletes its former versions. Memories about the node are kept, and the answer names them.
     """
     node_id = checked_label(request.node_id)
     about: list[str] = []
@@ -173,20 +173,20 @@ def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
 
 
 def memories_about(rows: Rows, node_id: str) -> list[str]:
-    """Return the ids of the memories in force that are about a node."""
+    """Return the ids of the active memories about a node."""
     found = rows.nodes([edge.source for edge in incoming_of(rows, node_id, IS_ABOUT)])
     return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
 
 
 def memories_left(rows: Rows, ids: Collection[str]) -> list[str]:
-    """Return the ids of the memories in force that are about nodes to be deleted, and stay themselves."""
+    """Return the ids of the active memories about nodes to be deleted that are not deleted themselves."""
     about = dict.fromkeys(memory for node_id in ids for memory in memories_about(rows, node_id))
-    gone = set(ids)
-    return [memory for memory in about if memory not in gone]
+    deleted = set(ids)
+    return [memory for memory in about if memory not in deleted]
 
 
 def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswer]:
-    """Deletes the edge of this source, target and relation type; other edges between the two nodes stay.
+    """Delete the edge of this source, target and relation type; other edges between the two nodes are kept.
 
     Deleting an edge that does not exist is not an error.
     """
@@ -194,7 +194,7 @@ def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswe
 
 
 def _checked_key(graph: Graph, request: EdgeKeyRequest | RetireEdgeRequest, faults: Faults) -> EdgeKey | LinkKey:
-    """The edge that is meant. Raises InvalidInput for all faults found."""
+    """Return the key of the requested edge. Raises InvalidInput with all faults found."""
     key = (request.source, request.target, request.relation_type)
     for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
         check_label(text, path, faults)
@@ -214,14 +214,15 @@ def _delete_edge(graph: Graph, key: EdgeKey | LinkKey) -> Future[DeleteEdgeAnswe
 
 
 def delete_edge_by_id(graph: Graph, request: EdgeId) -> Future[DeleteEdgeAnswer]:
-    """Deletes one edge by its id. Deleting an edge that does not exist is not an error."""
+    """Delete one edge by its id. Deleting an edge that does not exist is not an error."""
     return _delete_edge(graph, any_edge_key(request.edge_id))
 
 
 def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
-    """Sets `valid_to`, now if no time is sent; nothing is deleted, and reads with `valid_at` go by it.
+    """Set `valid_to` of a node, by default to now. Nothing is deleted; reads with `valid_at` respect it.
 
-    One that has ended already keeps its end, unless another is sent. Its edges are not there where it is not.
+    A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
+    is.
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
@@ -242,7 +243,9 @@ def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
 
 
 def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer]:
-    """Sets `valid_to`, now if no time is sent. One that has ended already keeps its end, unless another is sent.
+    """Set `valid_to` of an edge, by default to now.
+
+    An edge whose validity has already ended keeps its end, unless another one is sent.
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
@@ -254,8 +257,8 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
         row = edge_of(leased, key)
         if row is None:
             source, target, kind = key.edge if isinstance(key, LinkKey) else key
-            there = f"{target!r} of store {key.store!r}" if isinstance(key, LinkKey) else repr(target)
-            raise NotFound(f"there is no edge of type {kind!r} from {source!r} to {there} in store {graph.name!r}")
+            end = f"{target!r} of store {key.store!r}" if isinstance(key, LinkKey) else repr(target)
+            raise NotFound(f"there is no edge of type {kind!r} from {source!r} to {end} in store {graph.name!r}")
         extras = EdgeExtrasPut(created_by=author, valid_to=_end_of_validity(row, valid_to))
         put = EdgePut(0, row.key, extras=extras)
         edges, links = ([], [LinkPut(key.store, put)]) if isinstance(key, LinkKey) else ([put], [])
@@ -269,20 +272,20 @@ def _retire(graph: Graph, batch: Callable[[OpenStore], WriteBatch]) -> Future[Re
 
 
 def _checked_end(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
-    """The end that is asked for, and who asks. Raises InvalidInput for all faults found."""
+    """Return the requested end and the author. Raises InvalidInput with all faults found."""
     valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
     faults.raise_any()
     return valid_to, author
 
 
 def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
-    """The end that was asked for; without one now, unless it has ended already."""
+    """Return the requested end; without one, now, or the existing end if that is earlier."""
     if isinstance(asked, int):
         return asked
     now = time.time_ns() // 1000
     begun = row.extras.valid_from if row.extras is not None else None
     if begun is not None and begun > now:
-        raise InvalidInput.at("valid_to", f"is needed: it begins to be true only at {format_time(begun)}")
+        raise InvalidInput.at("valid_to", f"is required: validity begins only at {format_time(begun)}")
     ended = row.extras.valid_to if row.extras is not None else None
     return now if ended is None else min(ended, now)
 

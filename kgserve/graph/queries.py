@@ -1,7 +1,7 @@
-"""What callers ask for in a path and its query, as Structs; what they send in a body is in `kgserve.graph.requests`.
+"""Path and query parameters as Structs; bodies are in `kgserve.graph.requests`.
 
-Of a request that has both, the base is what the query or the body holds, and the Struct derived from it adds the path.
-Names in Python are those of the client's parameters; on the wire they are what ``name`` says.
+For a request with both, the base Struct holds the query or the body, and the derived one adds the path. Names in Python
+are those of the client's parameters; ``name`` gives the name on the wire.
 """
 
 from __future__ import annotations
@@ -32,150 +32,157 @@ _KeptAt = Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)]
 
 
 class NodeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one node."""
+    """The id of a node."""
 
     node_id: str = field(name="id")
 
 
 class EdgeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one edge by its id."""
+    """The id of an edge."""
 
     edge_id: str = field(name="id")
 
 
 class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a node list; ``aliases`` are the names that the versioned contract gives to filters."""
+    """Query parameters of a node list; ``field_aliases`` are the filter names of the versioned API."""
 
     field_aliases: ClassVar[Mapping[str, str]] = {"kinds": "kind", "types": "type", "tags": "tag"}
 
     type: Annotated[
         list[_Label],
-        Meta(max_length=100, description="Only nodes of this type; repeated or separated by commas: of any of these"),
+        Meta(
+            max_length=100, description="Only nodes of this type; several, repeated or separated by commas: any of them"
+        ),
     ] = []
     kind: Annotated[list[_Label], Meta(max_length=100, description="The same as `type`")] = []
     tag: Annotated[
         list[_Label],
         Meta(
-            max_length=100, description="Only nodes with this tag; repeated or separated by commas: with all of these"
+            max_length=100,
+            description="Only nodes with this tag; several, repeated or separated by commas: all of them",
         ),
     ] = []
     attributes: (
         Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
         | None
     ) = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most nodes on the page")] = 100
-    cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
-    offset: Annotated[
-        int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Nodes to pass over; with the first page only")
-    ] = 0
-    compact: Annotated[bool, Meta(description="Nodes without content, attributes and who wrote what")] = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Maximum number of nodes per page")] = 100
+    cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
+    offset: Annotated[int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Nodes to skip, on the first page only")] = 0
+    compact: Annotated[bool, Meta(description="Return nodes without content, attributes and authors")] = False
     as_of: AsOfText | None = None
     valid_at: _ValidAt | None = None
 
 
 class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of one node; ``version`` goes with none of the others."""
+    """Query parameters of one node; ``version`` cannot be combined with the others."""
 
     as_of: AsOfText | None = None
     valid_at: _KeptAt | None = None
-    version: Annotated[int, Meta(ge=1, lt=1 << 53, description="This state of the node, without edges")] | None = None
+    version: (
+        Annotated[int, Meta(ge=1, lt=1 << 53, description="Return this version of the node, without edges")] | None
+    ) = None
     follow_symlinks: Annotated[
-        bool, Meta(description="Among `incoming` those of other stores, too; goes without as_of and version")
+        bool, Meta(description="Include edges from other stores in `incoming`; not with as_of or version")
     ] = False
 
 
 class NodeRequest(NodeQuery, kw_only=True):
-    """One node."""
+    """A read of one node."""
 
     node_id: str = field(name="id")
 
 
 class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a node's edges."""
+    """Query parameters of a node's edges."""
 
     kinds: Annotated[
         list[_Label],
-        Meta(max_length=100, description="Only this relation type; repeated or separated by commas: any of these"),
+        Meta(
+            max_length=100, description="Only this relation type; several, repeated or separated by commas: any of them"
+        ),
     ] = field(name="kind", default_factory=list)
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most edges on the page")] = 100
-    offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Edges to pass over")] = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Maximum number of edges per page")] = 100
+    offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Edges to skip")] = 0
     as_of: AsOfText | None = None
     valid_at: _KeptAt | None = None
 
 
 class EdgesRequest(EdgesQuery, kw_only=True):
-    """Edges of one node."""
+    """A read of the edges of one node."""
 
     node_id: str = field(name="id")
 
 
 class IncomingQuery(EdgesQuery, kw_only=True):
-    """The query of the edges that end at a node."""
+    """Query parameters of the edges that end at a node."""
 
     follow_symlinks: Annotated[
-        bool, Meta(description="Those of other stores, too, each with its `store`; goes without as_of")
+        bool, Meta(description="Include edges from other stores, each with its `store`; not with as_of")
     ] = False
 
 
 class IncomingRequest(IncomingQuery, kw_only=True):
-    """Edges that end at one node."""
+    """A read of the edges that end at one node."""
 
     node_id: str = field(name="id")
 
 
 class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a list of tags."""
+    """Query parameters of a list of tags."""
 
-    prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags that start so")] = ""
-    limit: Annotated[int, Meta(description="Most tags; below 1 or above 100 is 100")] = MAX_LISTED_TAGS
+    prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags with this prefix")] = ""
+    limit: Annotated[int, Meta(description="Maximum number of tags; below 1 or above 100 is 100")] = MAX_LISTED_TAGS
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a node's history."""
+    """Query parameters of a node's history."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Most states on the page")] = 50
-    before: Annotated[int, Meta(ge=1, lt=1 << 53, description="`next_before` of the page before")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Maximum number of states per page")] = 50
+    before: Annotated[int, Meta(ge=1, lt=1 << 53, description="`next_before` of the previous page")] | None = None
 
 
 class HistoryRequest(HistoryQuery, kw_only=True):
-    """The history of one node."""
+    """A read of the history of one node."""
 
     node_id: str = field(name="id")
 
 
 class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a store's changes."""
+    """Query parameters of a store's changes."""
 
     since: Annotated[_Sequence, Meta(description="Only writes after this sequence")] = 0
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_CHANGES, description="Most writes on the page")] = 50
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_CHANGES, description="Maximum number of writes per page")] = 50
 
 
 class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of an entity's history."""
+    """Query parameters of an entity's history."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_VERSIONS, description="Most versions on the page")] = MAX_PAGE_VERSIONS
-    after_sequence: Annotated[_Sequence, Meta(description="`sequence` of the last version of the page before")] = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_VERSIONS, description="Maximum number of versions per page")] = (
+        MAX_PAGE_VERSIONS
+    )
+    after_sequence: Annotated[_Sequence, Meta(description="`sequence` of the last version of the previous page")] = 0
 
 
 class EntityHistoryRequest(EntityHistoryQuery, kw_only=True):
-    """The versions of one entity."""
+    """A read of the versions of one entity."""
 
     entity_id: str = field(name="id")
 
 
 class DropQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a drop."""
+    """Query parameters of dropping a store."""
 
-    confirm: Annotated[str, Meta(description="The store's name once more")] | None = None
+    confirm: Annotated[str, Meta(description="The store's name, repeated as confirmation")] | None = None
 
 
 class RetireNode(RetireRequest, kw_only=True):
-    """A node, and until when it was true."""
+    """A node, and the end of its validity."""
 
     node_id: str = field(name="id")
 
 
 class RevertNode(RevertRequest, kw_only=True):
-    """A node, and the version to go back to."""
+    """A node, and the version to restore."""
 
     node_id: str = field(name="id")

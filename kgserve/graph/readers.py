@@ -60,19 +60,19 @@ N = TypeVar("N", bound=Node)
 Found = TypeVar("Found")
 
 MAX_NEIGHBOURS = HUB_DEGREE + 1
-"""Neighbours read of one node: one more than a hub has shows that it is one."""
+"""Neighbours read per node; one more than the hub limit, to detect hubs."""
 MAX_DESCENDANTS = 10_000
-"""Memories visited to list what stood below one as of a commit."""
+"""Memories visited to list the descendants of a memory as of a commit."""
 MAX_EDGES_SCANNED = 500_000
-"""Edges looked at to find neighbours in the current graph; about a tenth of a second."""
+"""Edges scanned to find neighbours in the current graph; about a tenth of a second."""
 MAX_EDGES_SCANNED_BY_TYPE = 100_000
-"""The same where the types of the neighbours have to be read."""
+"""Edges scanned where the types of the neighbours must be read."""
 OVERVIEW_OVERFETCH = 100
-"""Additional nodes with many edges that an overview looks at, because some may not be valid."""
+"""Additional highly connected nodes read for an overview, because some may not be valid."""
 
 
 class EdgePage(NamedTuple):
-    """A page of the edges of a node in one direction, of some relation types; none: of all."""
+    """A page of the edges of a node in one direction; empty relation types mean all."""
 
     outgoing: bool
     relation_types: Collection[str]
@@ -81,7 +81,7 @@ class EdgePage(NamedTuple):
 
 
 class EncodedWalk(NamedTuple):
-    """What a walk found: the elements of two JSON arrays, the number of nodes, and whether a limit was met."""
+    """Result of a walk: the elements of two JSON arrays, the number of nodes, and whether a limit was reached."""
 
     nodes: bytes
     edges: bytes
@@ -99,12 +99,12 @@ class ExportBlock(NamedTuple):
 class GraphReader(ABC):
     """The graph of a store after one commit.
 
-    ``sequence``: the commit. ``valid_at``: microseconds of valid time; methods that say "valid" leave out rows that
-    were not true then. None: everything is valid. ``now``: microseconds, the time by which confidence has decayed.
+    ``sequence``: the commit. ``valid_at``: microseconds of valid time; methods that say "valid" leave out rows that are
+    not true at that time. None: everything is valid. ``now``: microseconds, the time up to which confidence decays.
     """
 
     has_memory_index: bool
-    """Whether the memory index is of this commit; if not, memories are known by their rows alone."""
+    """True if the memory index is of this commit; if not, memories are read from their rows alone."""
 
     def __init__(self, sequence: int, valid_at: int | None, now: int) -> None:
         self.sequence = sequence
@@ -136,14 +136,14 @@ class GraphReader(ABC):
         return node_id if self.valid_at is None else self.resolve_redirects((node_id,))[node_id]
 
     def resolved_nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """Return the valid nodes that `ids` lead to after merge redirects, by the id that was asked for."""
+        """Return the valid nodes that `ids` lead to after merge redirects, by requested id."""
         targets = self.resolve_redirects(ids)
         rows = self.valid_nodes({*targets.values()})
         return {asked: rows[node_id] for asked, node_id in targets.items() if node_id in rows}
 
     @abstractmethod
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
-        """Return the nodes that were merged into `ids`, each with that id; empty where that is not known."""
+        """Return the nodes that were merged into `ids`, each with that id; empty if unknown."""
 
     @abstractmethod
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
@@ -181,7 +181,10 @@ class GraphReader(ABC):
 
     @abstractmethod
     def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:
-        """Return valid edges of a node but for some types; of the current graph the `limit` strongest per direction."""
+        """Return valid edges of a node, without some types.
+
+        The current graph returns the `limit` strongest per direction.
+        """
 
     @abstractmethod
     def sources_of(self, node_id: str, relation_type: str) -> WeightedNodes:
@@ -195,29 +198,29 @@ class GraphReader(ABC):
 
     @abstractmethod
     def encode_node(self, node_id: str) -> bytes | None:
-        """Encode a node; None if there is no valid one."""
+        """Encode a node; None if no valid one exists."""
 
     @abstractmethod
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         """Encode at most `limit` valid edges of a valid node whose other ends are valid.
 
-        Raises TooLong for more edges than a short read may meet.
+        Raises TooLong if a non-blocking read would visit too many edges.
         """
 
     @abstractmethod
     def encode_edge_page(self, node_id: str, wanted: EdgePage) -> tuple[list[bytes], bool, int]:
         """Encode a page of the edges of `encode_edges`: by ordinal, those without one last, then by age and key.
 
-        Returns also whether there are more, and the number of edges on all pages.
+        Also return whether more follow, and the number of edges on all pages.
         """
 
     @abstractmethod
     def encode_walk(self, wanted: Walk) -> EncodedWalk:
-        """Walk, and encode what is found. Raises TooLong for more edges than a short read may meet."""
+        """Walk, and encode the result. Raises TooLong if a non-blocking read would visit too many edges."""
 
     @abstractmethod
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> Listed[NodeRow]:
-        """Return a page of the nodes that fit, ordered by id; it scans `MAX_SCANNED_NODES` nodes at most."""
+        """Return a page of matching nodes, ordered by id; scans at most `MAX_SCANNED_NODES` nodes."""
 
     @abstractmethod
     def export(self) -> Iterator[ExportBlock]:
@@ -258,7 +261,7 @@ class GraphReader(ABC):
 
     @abstractmethod
     def max_incident_edges(self, types: Collection[str] | None) -> int:
-        """Return how many edges a sample of nodes of some types may look at."""
+        """Return the number of edges that a sample of nodes of some types may visit."""
 
     @abstractmethod
     def incident_edges(self, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
@@ -266,11 +269,11 @@ class GraphReader(ABC):
 
     @abstractmethod
     def edges_between(self, numbers: Numbers, wanted: Walk) -> tuple[list[NumberedEdge], bool]:
-        """Return the edges between some nodes that a walk follows, and whether there are more than are returned."""
+        """Return the edges between some nodes that a walk follows, and whether the list is incomplete."""
 
     @abstractmethod
     def degrees(self, numbers: Numbers) -> Sequence[int | None]:
-        """Return how many edges start and end at each node, valid or not; None: too many to count."""
+        """Return the number of edges that start or end at each node, valid or not; None: too many to count."""
 
     # The hierarchy of memories
 
@@ -297,11 +300,11 @@ class GraphReader(ABC):
     def below(self, memory_id: str) -> WeightedNodes:
         """Return everything below a memory, with weights of 1. Raises TooLarge."""
 
-    # What else depends on the commit
+    # Other state as of the commit
 
     @abstractmethod
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
-        """Return what reading has done to some memories; nothing as of a commit."""
+        """Return the access statistics of some memories; empty as of a commit."""
 
     @abstractmethod
     def memory_states(self, ids: Collection[str]) -> dict[str, LiveMemory]:
@@ -309,28 +312,27 @@ class GraphReader(ABC):
 
     @abstractmethod
     def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
-        """Return what each memory is worth: now, or as its row says of a commit."""
+        """Return the confidence of each memory: decayed to now, or as stored as of a commit."""
 
     @property
     @abstractmethod
     def last_shown(self) -> int:
-        """The last commit that may be shown next to this graph when what became of its rows is told."""
+        """The last commit whose states may be shown in a history next to this graph."""
 
     @abstractmethod
     def search_index(self, indexes: Indexes) -> CommitIndex:
-        """Return the index of the texts that nodes had."""
+        """Return the index of the texts of the nodes."""
 
     @abstractmethod
     def former_holders(self, wanted: Sequence[Condition], seen: int) -> frozenset[str]:
-        """Return the nodes that had some attributes at this commit in a state that has ended since.
+        """Return the nodes that had some attributes at this commit, in a state that has ended since.
 
-        ``seen``: the commit up to which the caller knows what has ended. Raises Unavailable while the history is
-        behind.
+        seen: the commit up to which the caller knows of ended states. Raises Unavailable while the history is behind.
         """
 
     @abstractmethod
     def find_former(self, node_id: str) -> str | None:
-        """Return the node that an id led to, if it may be missing in the current graph; else None."""
+        """Return the node that an id leads to, if it may be missing in the current graph; else None."""
 
     @abstractmethod
     def current_rows(self) -> AbstractContextManager[Rows]:
@@ -351,9 +353,9 @@ class CurrentGraph(GraphReader):
         memories: Memories | None = None,
         max_edges: int | None = None,
     ) -> None:
-        """``links`` and ``memories`` have to be of the same commit as ``rows``; None: not needed, or asked for.
+        """Read ``rows``; ``links`` and ``memories``, if given, must be of the same commit.
 
-        ``max_edges``: how many edges a short read may meet before it raises TooLong.
+        max_edges: edges that a non-blocking read may visit before it raises TooLong.
         """
         super().__init__(rows.at, valid_at, time.time_ns() // 1000)
         self.rows = rows
@@ -443,7 +445,7 @@ class CurrentGraph(GraphReader):
         def look(catalog: Catalog, rows: Rows) -> Listed[NodeRow]:
             page = _with_rows(rows, catalog.listed(wanted, position, limit))
             if not all(map(wanted.matches, page.items)):
-                raise CatalogDamaged("it names a node that does not fit")
+                raise CatalogDamaged("it lists a node that does not match")
             return page
 
         return self._store.listing(look, by_attributes=bool(wanted.attributes))
@@ -524,9 +526,9 @@ class CurrentGraph(GraphReader):
         few: list[int] = []
         if self.valid_at is not None and rows.dated:
             few = [node for node in dict.fromkeys(numbers.values()) if node >= 0 and self._has_few(node)]
-        at_once = self._valid_neighbours(few, self.valid_at) if few and self.valid_at is not None else {}
+        batched = self._valid_neighbours(few, self.valid_at) if few and self.valid_at is not None else {}
         return {
-            node_id: at_once[node][:MAX_NEIGHBOURS] if node in at_once else self._some_neighbours(node)
+            node_id: batched[node][:MAX_NEIGHBOURS] if node in batched else self._some_neighbours(node)
             for node_id, node in numbers.items()
         }
 
@@ -536,7 +538,7 @@ class CurrentGraph(GraphReader):
         return max(out, base.degree(node, outgoing=False) + len(delta.into.get(node, ()))) <= MAX_EDGES_PER_DIRECTION
 
     def _valid_neighbours(self, nodes: Sequence[int], moment: int) -> dict[int, list[tuple[int, float]]]:
-        """Return the valid neighbours of nodes that are no hubs: ten times faster than one node after the other."""
+        """Return the valid neighbours of nodes that are not hubs, for all of them together."""
         rows, found = self.rows, {node: list[tuple[int, float]]() for node in nodes}
         for outgoing in (True, False):
             edges = rows.holding(rows.around(np.array(nodes), outgoing=outgoing), moment)
@@ -569,7 +571,7 @@ class CurrentGraph(GraphReader):
         rows = self.rows
         edges = rows.around(np.array([node]), outgoing=outgoing)
         if self.valid_at is not None and rows.dated:
-            # A node with this many edges counts as a hub, even if few of them are valid.
+            # A node with more edges counts as a hub, even if few of them are valid.
             edges = rows.holding(edges.first(MAX_EDGES_PER_DIRECTION), self.valid_at)
         edges = edges.first(MAX_NEIGHBOURS)
         return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
@@ -581,7 +583,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def number(self, node_id: str) -> int:
-        # Several questions about one node follow each other.
+        # Callers often look up the same node several times in a row.
         if node_id != self._last_id:
             self._last_id, self._last_number = node_id, self.rows.number(node_id)
         return self._last_number
@@ -651,7 +653,7 @@ class CurrentGraph(GraphReader):
     def _checked(self, places: list[MemoryDepth]) -> list[MemoryDepth]:
         found = self.rows.nodes([place.id for place in places])
         if len(found) != len(places) or not all(map(is_live, found.values())):
-            raise MemoriesDamaged("it names a memory that is not there")
+            raise MemoriesDamaged("it lists a memory that does not exist")
         return places
 
     @override
@@ -703,12 +705,12 @@ class CurrentGraph(GraphReader):
 def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
     found = rows.nodes(page.items)
     if len(found) != len(page.items):
-        raise CatalogDamaged("it names a node that is not there")
+        raise CatalogDamaged("it lists a node that does not exist")
     return Listed(list(found.values()), page.next)
 
 
 class _Descendants(WeightedNodes):
-    """What stands below a memory, as the memory index knows it."""
+    """The descendants of a memory, read from the memory index."""
 
     def __init__(self, ask: AskMemories, memory_id: str) -> None:
         self._ask = ask
@@ -730,10 +732,10 @@ class _Descendants(WeightedNodes):
 
 
 class AskMemories(Protocol):
-    """Asks the memory index of a store."""
+    """Callback that queries the memory index of a store."""
 
     def __call__(self, question: Callable[[Memories], Found], /) -> Found:
-        """Return the answer to the question."""
+        """Return the result of the query."""
         ...
 
 
@@ -748,10 +750,10 @@ Lease = Callable[[], AbstractContextManager[OpenStore]]
 
 
 class GraphOpener(Protocol):
-    """A moment of the past as of which the graph of a store can be read."""
+    """A past moment as of which the graph of a store can be read."""
 
     def open(self, store: OpenStore, valid_at: str | None, lease: Lease | None) -> GraphReader:
-        """Return the reader; see `read_graph`."""
+        """Return the reader, with the parameters of `read_graph`."""
         ...
 
 
@@ -765,13 +767,13 @@ def read_graph(
     lease: Lease | None = None,
     max_edges: int | None = None,
 ) -> Generator[GraphReader]:
-    """Read the graph of a leased store as of now, or of ``past``; ``valid_at`` left out is the same moment.
+    """Read the graph of a leased store: the current one, or as of ``past``; ``valid_at`` defaults to that moment.
 
-    ``links``: whether links of the current graph will be read. ``lease``: leases the store again for each look at its
-    history, for readers that outlive the caller's lease; the files of current rows and links stay open anyway.
-    ``max_edges``: see `CurrentGraph`.
+    links: whether links of the current graph will be read. lease: leases the store again for each access to its
+    history, for readers that outlive the caller's lease; the files of current rows and links stay open. max_edges:
+    limit of a non-blocking read, as in `CurrentGraph`.
 
-    Raises InvalidInput for what is no RFC 3339 time, TooLong for links in a short read, and what `AsOfMoment.of` does.
+    Raises InvalidInput for an invalid time, TooLong for links in a non-blocking read, and what `AsOfMoment.of` raises.
     """
     if past is not None:
         yield past.open(store, valid_at, lease)
@@ -791,14 +793,14 @@ def _current_moment(valid_at: str | None, rows: Rows) -> int | None:
 
 
 def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:
-    """Return the moment that is asked for, in microseconds; None: any. Raises InvalidInput for what is no time."""
+    """Return the requested valid time in microseconds; None: any. Raises InvalidInput for an invalid time."""
     return left_out if text is None else valid_moment(text)
 
 
 def ask_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable[[GraphReader], Found]) -> Found:
-    """Answer a question about the hierarchy of memories; what indexes and rows say is of one commit.
+    """Run a query on the hierarchy of memories; indexes and rows are of the same commit.
 
-    The memory index is rebuilt if it turns out to be damaged. Raises what `AsOfMoment.of` raises.
+    A damaged memory index is rebuilt. Raises what `AsOfMoment.of` raises.
     """
     if past is None:
         return store.memories.ask(lambda memories, rows: question(CurrentGraph(store, rows, None, None, memories)))

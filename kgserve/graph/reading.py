@@ -1,6 +1,6 @@
-"""Reading the graph: nodes, edges, walks from a node, and the types and tags in use.
+"""Reads of the graph: nodes, edges, traversals, and the types and tags in use.
 
-At the end what is done with all nodes that a filter lets pass, or that are named: count them, get them, delete them.
+The end of the module counts, returns or deletes all nodes that match a filter or a list of ids.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ from kgserve.stores.pool import NotOpen
 from kgserve.stores.store import OpenStore
 
 _Inbound = tuple[str, LinkRow]
-"""A link, and the store that it leads from."""
+"""A link, and the store that it starts in."""
 
 
 def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
-    """The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
+    """Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
 
-    With `follow_symlinks` those that end here are of all stores that the caller sees. Raises NotFound, and Gone for a
-    moment that is no longer known, and InvalidInput for one together with `follow_symlinks`.
+    With `follow_symlinks`, incoming edges include those of all stores that you may access. Raises NotFound, Gone for a
+    moment that is no longer in the history, and InvalidInput for a moment combined with `follow_symlinks`.
     """
     if request.version is not None:
         if request.as_of is not None or request.valid_at or request.follow_symlinks:
-            raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks")
+            raise InvalidInput("`version` cannot be combined with `as_of`, `valid_at` or `follow_symlinks`")
         return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
     node_id = checked_label(request.node_id)
     inbound, past, moment = _inbound(graph, request), graph.past(request.as_of), _or_any(request.valid_at)
@@ -95,12 +95,12 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
 
 
 def _or_any(valid_at: str | None) -> str:
-    """Return the moment that is asked for; left out, any."""
+    """Return the requested valid time, by default any."""
     return VALID_AT_ANY if valid_at is None else valid_at
 
 
 def _resolve(reader: GraphReader, node_id: str, valid_at: str | None) -> str:
-    """Return a node's id after following merge redirects, but itself where everything is asked for."""
+    """Return a node's id after following merge redirects; unchanged if merged nodes are requested, too."""
     return node_id if valid_at == VALID_AT_ANY else reader.resolve_redirects((node_id,))[node_id]
 
 
@@ -112,7 +112,7 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
     outgoing = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=True)
     outgoing += map(encode_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
     incoming = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=False)
-    incoming += [encode_link(row, origin) for origin, row in _true_then(inbound, reader.valid_at)]
+    incoming += [encode_link(row, origin) for origin, row in _valid_inbound(inbound, reader.valid_at)]
     return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
         b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
@@ -123,11 +123,12 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
 
 
 def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
-    """Pages follow the order of ids. Writes made while paging neither repeat a node nor hide one that stays.
+    """Return nodes page by page in the order of their ids.
 
-    A page that has looked at 20,000 nodes ends there: it may be short, or empty, with a `next_cursor`.
+    Writes made while paging neither repeat a node nor hide one that is kept. A page ends after 20,000 nodes were
+    scanned: it may be short, or empty, and still have a `next_cursor`.
 
-    Raises InvalidInput for a cursor that no page gave, and Gone for a moment that is no longer known.
+    Raises InvalidInput for an invalid cursor, and Gone for a moment that is no longer in the history.
     """
     nodes, next_cursor = _page_of_nodes(graph, request)
     if request.compact:
@@ -152,7 +153,7 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | 
 def _start_of_page(wanted: NodesQuery) -> PagePosition:
     faults = Faults()
     if wanted.offset and wanted.cursor:
-        faults("offset", "goes with the first page only; the cursor knows how far that was")
+        faults("offset", "can be used for the first page only; it cannot be combined with `cursor`")
     faults.raise_any()
     return _place_of(wanted.cursor) if wanted.cursor else PagePosition("", wanted.offset)
 
@@ -173,55 +174,59 @@ def _place_of(cursor: str) -> PagePosition:
         place = PagePosition(after, int(skip or "0"))
     except ValueError:
         place = PagePosition()
-    # The decoder passes over signs that are none of its alphabet.
+    # The decoder ignores characters outside its alphabet.
     if not place.after or not 0 <= place.skip <= MAX_NODES_OFFSET or _cursor_of(place) != cursor:
-        raise InvalidInput.at("cursor", "is not a cursor that a page of this list gave")
+        raise InvalidInput.at("cursor", "is not a cursor of this list; use the `next_cursor` of the previous page")
     return place
 
 
 def outgoing(graph: Graph, request: EdgesRequest) -> EncodedAnswer[EdgeList]:
-    """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+    """Return the edges that start at a node, by `ordinal`, those without one last, then by `created_at`.
 
-    Raises NotFound, and Gone for a moment that is no longer known.
+    Only edges of the given relation types are returned, by default of all.
+
+    Raises NotFound, and Gone for a moment that is no longer in the history.
     """
     return edges_of_node(graph, request, outgoing=True)
 
 
 def incoming(graph: Graph, request: IncomingRequest) -> EncodedAnswer[EdgeList]:
-    """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+    """Return the edges that end at a node, by `ordinal`, those without one last, then by `created_at`.
 
-    With `follow_symlinks` those of all stores that the caller sees. Raises NotFound, and Gone for a moment that is no
-    longer known, and InvalidInput for one together with `follow_symlinks`.
+    Only edges of the given relation types are returned, by default of all. With `follow_symlinks`, edges of all stores
+    that you may access are included. Raises NotFound, Gone for a moment that is no longer in the history, and
+    InvalidInput for a moment combined with `follow_symlinks`.
     """
     return edges_of_node(graph, request, outgoing=False)
 
 
 def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_Inbound]:
-    """The links that lead to a node, as they are now, if they are asked for. May block."""
+    """Return the current links to a node, if requested. May block."""
     if not wanted.follow_symlinks:
         return ()
     if wanted.as_of is not None:
-        message = "goes without follow_symlinks: who linked into a store is known of the present alone"
+        message = "cannot be combined with `follow_symlinks`: incoming links are known for the current state only"
         raise InvalidInput.at("as_of", message)
-    if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
+    if graph.most_edges is not None:  # other stores may have to be opened, which blocks
         raise NotOpen
     with graph.lease() as store, store.reading() as rows:
         node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else resolve_redirect(rows, wanted.node_id)
         ids = [node_id, *(merged_ids(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
-    # The store is given back first: for the answer others may have to be leased.
+    # The store is released first, because other stores may have to be leased.
     return graph.pool.inbound.to(graph.name, ids)
 
 
-def _true_then(inbound: Sequence[_Inbound], moment: int | None) -> Sequence[_Inbound]:
+def _valid_inbound(inbound: Sequence[_Inbound], moment: int | None) -> Sequence[_Inbound]:
     return inbound if moment is None else [each for each in inbound if each[1].edge.holds_at(moment)]
 
 
 def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
-    """The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
+    """Return one edge by its id.
 
-    That of an edge into another store has `~store` behind it.
+    The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path. The id of an
+    edge into another store ends with `~store`.
 
-    Raises InvalidInput for what is no id, and NotFound.
+    Raises InvalidInput for an invalid id, and NotFound.
     """
     key = any_edge_key(request.edge_id)
     with graph.lease() as store:
@@ -232,7 +237,7 @@ def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
 
 
 def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> EncodedAnswer[EdgeList]:
-    """A page of a node's edges. Looks at all edges of the node. Raises what `incoming` does."""
+    """Return a page of a node's edges. Reads all edges of the node. Raises as `incoming` does."""
     checked_label(request.node_id)
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)
@@ -258,7 +263,7 @@ def _encode_page(
     leading = reader.valid_links(node_id) if wanted.outgoing else []
     links = [
         encode_link(row, origin)
-        for origin, row in (*((None, row) for row in leading), *_true_then(inbound, reader.valid_at))
+        for origin, row in (*((None, row) for row in leading), *_valid_inbound(inbound, reader.valid_at))
         if not wanted.relation_types or row.edge.relation_type in wanted.relation_types
     ]
     if links:
@@ -272,7 +277,7 @@ def _encode_page(
 def _page_with_links(
     reader: GraphReader, node_id: str, wanted: EdgePage, links: list[bytes]
 ) -> tuple[list[bytes], bool]:
-    """As `encode_edge_page`, with links among the edges."""
+    """Return the same as `encode_edge_page`, with links among the edges."""
     end = wanted.offset + wanted.limit
     first, _, count = reader.encode_edge_page(node_id, wanted._replace(offset=0, limit=end))
     merged = [(_order_of_shown(_edge(text)), text) for text in (*first, *links)]
@@ -291,17 +296,16 @@ def _order_of_shown(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str
 
 
 def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAnswer]:
-    """Answers with each node in reach once, at its shortest distance, nearest first.
+    """Return each reachable node once, at its shortest distance, nearest first, and all edges between them.
 
-    With them come all edges between the nodes returned. A start that does not exist gives empty arrays. `as_of` is a
-    sequence or an RFC 3339 time: the walk is then what it would have been. `valid_at` is an RFC 3339 time: only what
-    was true in the world then.
+    A start that does not exist gives empty arrays. `as_of` is a sequence or an RFC 3339 time: the traversal then sees
+    the graph as of that moment. `valid_at` is an RFC 3339 time: only rows valid at that time are followed.
 
-    Raises NotFound for the store, and Gone for a moment that is no longer known.
+    Raises NotFound for the store, and Gone for a moment that is no longer in the history.
     """
     faults = Faults()
     check_label(request.start_id, "start_id", faults)
-    # A depth that was left out cannot be told from 1.
+    # A depth that was left out cannot be distinguished from 1.
     depth = named_twice(faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth)
     kinds = named_twice(faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types)
     faults.raise_any()
@@ -340,16 +344,16 @@ _MAX_EXAMPLE_CONTENT_CHARS = 1 << 16
 
 
 def example_of(row: NodeRow | None) -> str:
-    """A node in a few words; nothing of one that is very long."""
+    """Return a short text for a node; empty if its content is very long."""
     if row is None or len(row.content) > _MAX_EXAMPLE_CONTENT_CHARS:
         return ""
     return render.in_few_words((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE_CHARS)
 
 
 def describe_schema(graph: Graph) -> SchemaDescription:
-    """Types with examples, prefixes of tags with values, and tags: 100 of each, the most frequent first.
+    """Return types with examples, tag prefixes with values, and tags: 100 of each, most frequent first.
 
-    All counts are kept with every write, so that this takes the same however large the store is.
+    All counts are maintained with every write, so the cost does not depend on the size of the store.
     """
     with graph.lease() as leased:
         found = leased.listing(lambda catalog, rows: catalog.vocabulary(lambda node_id: example_of(rows.node(node_id))))
@@ -359,21 +363,21 @@ def describe_schema(graph: Graph) -> SchemaDescription:
 
 
 def list_tags(graph: Graph, request: TagsQuery) -> TagList:
-    """Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name."""
+    """Return the tags that start with `prefix`, with their number of nodes: most frequent first, then by name."""
     limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
         return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))
 
 
 MAX_EDGES_PER_DELETION = 100_000
-"""Edges that go with the nodes of one deletion, at most, unless a single node has more."""
+"""Edges deleted with the nodes of one deletion, unless a single node has more."""
 
 
 def count(graph: Graph, request: CountRequest) -> CountAnswer:
-    """Counts the nodes of any of `types`, with all of `tags` and `attributes`; without any of them all nodes.
+    """Count the nodes of any of `types`, with all of `tags` and `attributes`; without a filter, all nodes.
 
-    `valid_at` left out counts what is true now, as lists do. Where more than 500,000 nodes would have to be looked at,
-    `exact` is false, and at least so many fit.
+    Without `valid_at`, only nodes valid now are counted, as in lists. If more than 500,000 nodes would have to be
+    scanned, `exact` is false, and `count` is a lower bound.
     """
     with graph.lease() as store:
         wanted = _filter(store, request)
@@ -384,9 +388,9 @@ def count(graph: Graph, request: CountRequest) -> CountAnswer:
 
 
 def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
-    """The nodes of up to 1,000 ids, without edges: now, or as they were. `missing` names those that are not there.
+    """Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
 
-    Raises Gone for a moment that is no longer known.
+    Raises Gone for a moment that is no longer in the history.
     """
     ids = _checked(request.ids)
     past = graph.past(request.as_of)
@@ -396,35 +400,37 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
 
 
 def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
-    """Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
+    """Delete the nodes that match all filters, with their edges: the first of them by id, at most `limit`.
 
-    One of `ids`, `types`, `tags` and `attributes` must be there and not empty. What goes in one request goes in one
-    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With a memory
-    go its former versions, which are not counted. With `dry_run` nothing is deleted, and the answer is what it would
-    be. `valid_at` left out deletes what is true now.
+    One of `ids`, `types`, `tags` and `attributes` is required and must not be empty. A request is one commit and
+    deletes at most 100,000 edges, unless a single node has more; `more` reports whether any nodes are left. Deleting a
+    memory deletes its former versions, which are not counted. With `dry_run`, nothing is deleted, and the answer
+    reports what would be. Without `valid_at`, nodes valid now are deleted.
 
     Raises InvalidInput without a filter, NotFound for the store.
     """
     if not (request.ids or request.types or request.tags or request.attributes):
-        raise InvalidInput("a filter is needed: ids, types, tags or attributes; DELETE of the store deletes everything")
+        raise InvalidInput(
+            "a filter is required: ids, types, tags or attributes; to delete everything, delete the store"
+        )
     with graph.lease() as store:
         wanted = _filter(store, request)
         deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
 
-    def look(leased: OpenStore) -> _Chosen:
+    def look(leased: OpenStore) -> _DeletionPlan:
         with leased.reading() as rows:
             return deletion.chosen(rows)
 
-    def batch(_: OpenStore, chosen: _Chosen) -> WriteBatch:
+    def batch(_: OpenStore, chosen: _DeletionPlan) -> WriteBatch:
         return WriteBatch(delete_nodes=chosen.ids, cost=sum(map(len, chosen.ids)) + 100 * chosen.edges)
 
     return graph.prepared(look, batch, deletion.answer, dry_run=request.dry_run)
 
 
-class _Chosen(msgspec.Struct, frozen=True):
-    """What goes: nodes with so many edges; ``more`` if others fit. ``unfit`` are candidates that do not.
+class _DeletionPlan(msgspec.Struct, frozen=True):
+    """Nodes to delete and the number of their edges. ``more``: others match. ``unfit``: candidates that do not match.
 
-    ``about``: the memories in force that are about them and stay.
+    ``about``: the active memories about them, which are kept.
     """
 
     ids: list[str]
@@ -435,23 +441,23 @@ class _Chosen(msgspec.Struct, frozen=True):
 
 
 class _Deletion(msgspec.Struct, frozen=True):
-    """A deletion: the nodes among ``candidates`` that still fit when it comes to it."""
+    """A deletion of those ``candidates`` that still match when it runs."""
 
     request: DeleteNodesRequest
     wanted: NodeFilter
     candidates: list[str]
 
-    def chosen(self, rows: Rows) -> _Chosen:
-        """What is to go of the rows that are there now."""
+    def chosen(self, rows: Rows) -> _DeletionPlan:
+        """Return what to delete of the current rows."""
         found = rows.nodes(self.candidates)
         fitting = {node_id: None for node_id, row in found.items() if self.wanted.matches(row)}
         ids, edges = _bounded(rows, islice(fitting, self.request.limit))
-        return _Chosen(
+        return _DeletionPlan(
             ids, edges, len(ids) < len(fitting), _missing(self.candidates, fitting), memories_left(rows, ids)
         )
 
-    def answer(self, chosen: _Chosen, sequence: int) -> DeleteNodesAnswer:
-        """What callers are told."""
+    def answer(self, chosen: _DeletionPlan, sequence: int) -> DeleteNodesAnswer:
+        """Return the answer to the caller."""
         return DeleteNodesAnswer(
             dry_run=self.request.dry_run,
             count=len(chosen.ids),
@@ -466,7 +472,7 @@ class _Deletion(msgspec.Struct, frozen=True):
 
 
 def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
-    """The first of some nodes that may go at once, and how many edges go with them."""
+    """Return the first nodes that fit into one deletion, and the number of their edges."""
     ids: list[str] = []
     edges: set[int] = set()
     for node_id in nodes:
@@ -479,14 +485,14 @@ def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
 
 
 def _edges_of(rows: Rows, node_id: str) -> set[int]:
-    """The numbers of the edges that go with a node, those of its former versions among them."""
+    """Return the numbers of the edges deleted with a node, including those of its former versions."""
     node = np.array([rows.number(each) for each in with_versions(rows, (node_id,))])
     found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
     return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
 
 
 def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesRequest) -> list[str]:
-    """Ids of nodes that may fit, one more than may be deleted: those that are named, or the first that fit now."""
+    """Return ids that may match, one more than the limit: the requested ids, or the first matching ones."""
     if request.ids:
         return _checked(request.ids)
     found: list[str] = []
@@ -506,7 +512,7 @@ def _filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> Nod
 
 
 def _checked(ids: Iterable[str]) -> list[str]:
-    """Ids, each once. Raises InvalidInput for one that none can be."""
+    """Return valid ids, without duplicates. Raises InvalidInput."""
     faults = Faults()
     unique = _unique(ids)
     for place, node_id in enumerate(unique):
@@ -520,5 +526,5 @@ def _unique(texts: Iterable[str]) -> list[str]:
 
 
 def _missing(ids: Iterable[str], found: Collection[str]) -> list[str]:
-    there = frozenset(found)
-    return [node_id for node_id in ids if node_id not in there]
+    existing = frozenset(found)
+    return [node_id for node_id in ids if node_id not in existing]

@@ -1,4 +1,4 @@
-"""Rows as callers see them: what their JSON says, as Structs; and whether a version counts yet, or which one does."""
+"""Conversion of rows to answer Structs, and the state of a version: current, in conflict or superseded."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _edge = json_decoder(Edge).decode
 
 
 def node(row: NodeRow) -> Node:
-    """A node."""
+    """Return a node."""
     return _node(_open_node(row) + b"}")
 
 
 def reached(row: NodeRow, depth: int) -> ReachedNode:
-    """A node of a traversal."""
+    """Return a node of a traversal."""
     return _reached(b'%b,"depth":%d}' % (_open_node(row), depth))
 
 
 def edge(row: EdgeRow) -> Edge:
-    """An edge."""
+    """Return an edge."""
     return _edge(encode_edge(row))
 
 
 def link(row: LinkRow) -> Edge:
-    """An edge into another store."""
+    """Return an edge into another store."""
     return _edge(encode_link(row))
 
 
@@ -46,8 +46,8 @@ def _open_node(row: NodeRow) -> bytes:
 
 
 def in_few_words(text: str, most: int) -> str:
-    """The beginning of a text, of so many characters at most, in one line."""
-    # Four times, for the blanks that go.
+    """Return the beginning of a text in one line, shortened to ``most`` characters."""
+    # Four times the limit, because whitespace is collapsed.
     words = " ".join(text[: 4 * most].split())
     return words if len(words) <= most else words[: most - 1].rstrip() + "…"
 
@@ -56,13 +56,16 @@ N = TypeVar("N", bound=Node)
 
 
 class VersionState(NamedTuple):
-    """The version that superseded one, if any did, and whether it is one of the heads; None: it is the present one."""
+    """State of a version: the version that superseded it, if any, and whether it is a head.
+
+    ``is_current`` is None for the current version.
+    """
 
     superseded_by: int | None
     is_current: bool | None
 
     def shown_on(self, node: N) -> N:
-        """The node with what this says."""
+        """Set the fields of a node that show this state, and return it."""
         if self.is_current is not None:
             node.is_current = self.is_current
         if self.superseded_by is not None:
@@ -75,9 +78,9 @@ FORMER_VERSION = VersionState(None, is_current=False)
 
 
 def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowState[NodeRow]] = ()) -> VersionState:
-    """Of a state: superseded by the first later version that does not name it among the heads beside it.
+    """Return the state of a version; it was superseded by the first later version that does not name it as a conflict.
 
-    States that are ``known`` are not looked up.
+    States in ``known`` are not looked up.
     """
     if state.last is None:
         return CURRENT_VERSION
@@ -85,7 +88,7 @@ def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowS
     version, node_id = state.row.version, state.row.id
     while state.last is not None:
         later = by_first.get(state.last) or history.next_state(node_id, state.first)
-        # Of a head that stays, what came after it may have been forgotten, or be in a gap.
+        # The states that followed a head may have been pruned, or fall into a gap of the history.
         if later is None or (later.first != state.last and state.last >= history.oldest):
             return FORMER_VERSION
         if version not in conflicts(later.row):
@@ -95,14 +98,14 @@ def standing_of(history: History, state: RowState[NodeRow], known: Iterable[RowS
 
 
 def standings(history: History, states: Sequence[RowState[NodeRow]]) -> list[VersionState]:
-    """Of several states of one node."""
+    """Return the states of several versions of one node."""
     return [standing_of(history, state, states) for state in states]
 
 
 def state_of_version(history: History, row: NodeRow, current: NodeRow | None) -> VersionState | None:
-    """Of a version that is not the current one: what superseded it, or that it is one of the ``current`` heads.
+    """Return the state of a version that is not current: superseded, or one of the ``current`` heads.
 
-    Return None while the history has not seen the commit that ended it.
+    Return None while the history has not indexed the commit that ended it.
     """
     if current is not None and row.version in conflicts(current):
         return VersionState(None, is_current=True)

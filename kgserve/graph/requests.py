@@ -1,7 +1,6 @@
-"""What callers send, as Structs. Unknown fields are an error that names them; ``null`` means "left out".
+"""Request bodies as Structs. Unknown fields are an error that names them; ``null`` means "left out".
 
-Lengths of text are limited in UTF-8 bytes; `kgserve.graph.validate` checks what a schema cannot say. At the end:
-names of stores, and what msgspec says of a value that does not fit.
+Lengths of text are limited in UTF-8 bytes; `kgserve.graph.validate` checks what a schema cannot express.
 """
 
 from __future__ import annotations
@@ -22,18 +21,14 @@ MAX_CYPHER_ROWS = 100_000
 MAX_SEQUENCE = 10**18 - 1
 AsOfText = Annotated[
     str,
-    Meta(max_length=64, description="The moment to look at: a sequence, or an RFC 3339 time; left out: now"),
+    Meta(max_length=64, description="The moment to read as of: a sequence, or an RFC 3339 time; left out: now"),
 ]
-"""A moment in the past where values are text: in queries, and as arguments of tools."""
+"""A past moment where values are text: in queries, and as tool arguments."""
 AsOf = Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)] | AsOfText
-"""The same in a body, where a sequence may be the number that answers give."""
-VALID_AT_HELP = (
-    "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now, or with as_of then"
-)
-CURRENT_VALID_AT_HELP = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now"
-NODES_VALID_AT_HELP = (
-    "Only what was true in the world at this RFC 3339 time, or `now`; left out: everything; `any`: merged ones, too"
-)
+"""A past moment in a body, where a sequence may also be a number."""
+VALID_AT_HELP = "Only rows valid at this RFC 3339 time, `now`, or `any`; left out: now, or the moment of as_of"
+CURRENT_VALID_AT_HELP = "Only rows valid at this RFC 3339 time, `now`, or `any`; left out: now"
+NODES_VALID_AT_HELP = "Only rows valid at this RFC 3339 time, or `now`; left out: everything; `any`: also merged nodes"
 
 
 _Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="Stable key, 1 to 512 bytes of UTF-8")]
@@ -46,7 +41,7 @@ _Attributes = Annotated[
 _Weight = Annotated[float | None, Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
 ToGraph = Annotated[
     str,
-    Meta(max_length=64, description="The store that `to` is in, be it there or not; left out: the edge's own"),
+    Meta(max_length=64, description="The store that `to` is in, which need not exist; left out: this store"),
 ]
 
 
@@ -71,15 +66,15 @@ class EdgeInput(EdgeExtrasInput, forbid_unknown_fields=True):
 
 
 class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One atomic batch: nodes first, then edges; of the same key sent twice the last wins."""
+    """One atomic batch: nodes first, then edges. If a key is sent twice, the last one wins."""
 
     nodes: list[NodeInput] | None = None
     edges: list[EdgeInput] | None = None
-    touch: Annotated[bool, Meta(description="Move updated_at of every edge sent, changed or not")] = True
+    touch: Annotated[bool, Meta(description="Set updated_at of every edge sent, changed or not")] = True
 
 
 class EdgeKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one edge."""
+    """The key of an edge."""
 
     source: _Id = field(name="from")
     target: _Id = field(name="to")
@@ -88,7 +83,7 @@ class EdgeKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A walk from one node, breadth first."""
+    """A breadth-first traversal from one node."""
 
     start_id: _Id
     depth: Annotated[int, Meta(description="Hops; negative is 0, above 10 is 10")] = 1
@@ -101,11 +96,11 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Annotated[list[_Label], Meta(description="The same as `relation_types`; empty: all", max_length=100)] | None
     ) = None
     min_weight: Annotated[float | None, Meta(description="Follow only edges at least this strong")] = None
-    max_nodes: Annotated[int, Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes returned, nearest first")] = (
-        MAX_TRAVERSED_NODES
-    )
+    max_nodes: Annotated[
+        int, Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Maximum number of nodes, nearest first")
+    ] = MAX_TRAVERSED_NODES
     follow_symlinks: Annotated[
-        bool, Meta(description="Follow edges into other stores, too: at most 16 stores, as_of a time alone")
+        bool, Meta(description="Also follow edges into other stores, at most 16; as_of must then be a time")
     ] = False
     as_of: AsOf | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
@@ -114,40 +109,42 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
 Fusion = Literal["weighted", "rrf"]
 
-_Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
+_Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="The query, in plain words")]
 _Kinds = Annotated[list[_Label], Meta(max_length=100, description="The same as `types`; empty: all")]
 
 
 class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to look for, how, and among what."""
+    """A search query with its mode, filters and options."""
 
     query: _Query
     mode: SearchMode = "hybrid"
-    limit: Annotated[int, Meta(description="Most hits; below 1 is 1, above 100 is 100")] = 20
-    offset: Annotated[int, Meta(ge=0, le=10_000, description="Hits to pass over")] = 0
+    limit: Annotated[int, Meta(description="Maximum number of hits; below 1 is 1, above 100 is 100")] = 20
+    offset: Annotated[int, Meta(ge=0, le=10_000, description="Hits to skip")] = 0
     types: Annotated[list[_Label], Meta(max_length=100, description="Only nodes of these types")] | None = None
     kinds: _Kinds | None = None
-    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only ids that start so")] = ""
-    min_similarity: Annotated[float | None, Meta(description="Semantic hits below this cosine are left out")] = None
-    alpha: Annotated[float, Meta(ge=0, le=1, description="Weight of words against meaning, if weighted")] = 0.4
-    fusion: Annotated[Fusion, Meta(description="How the scores of words and meaning are joined")] = "weighted"
+    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only ids with this prefix")] = ""
+    min_similarity: Annotated[float | None, Meta(description="Skip semantic hits below this cosine similarity")] = None
+    alpha: Annotated[
+        float, Meta(ge=0, le=1, description="Weight of keyword scores against semantic scores, with weighted fusion")
+    ] = 0.4
+    fusion: Annotated[Fusion, Meta(description="How keyword and semantic scores are combined")] = "weighted"
     start_id: _Id | None = None
     depth: Annotated[int, Meta(description="Hops in graph mode; below 1 is 1, above 10 is 10")] = 2
-    at_least: Annotated[int, Meta(ge=0, description="Wait for the indexes to see this sequence, up to 10 s")] | None = (
-        None
-    )
-    explain: Annotated[bool, Meta(description="Say of each hit why it is one")] = False
-    neighbours: Annotated[bool, Meta(description="Let hits lift what is related to them, in hybrid mode")] = True
+    at_least: (
+        Annotated[int, Meta(ge=0, description="Wait up to 10 s for the indexes to contain this sequence")] | None
+    ) = None
+    explain: Annotated[bool, Meta(description="Explain the score of each hit")] = False
+    neighbours: Annotated[bool, Meta(description="Let hits raise the scores of related nodes, in hybrid mode")] = True
     syntax: Annotated[bool, Meta(description="The query is in tantivy's query language")] = False
-    tags: Annotated[list[_Label], Meta(max_length=100, description="With all of these")] | None = None
+    tags: Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")] | None = None
     attributes: Wanted | None = None
-    fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not past")] = False
+    fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not in the past")] = False
     as_of: AsOf | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One of several ways to ask the same."""
+    """One of several phrasings of a search."""
 
     query: _Query
     mode: SearchMode = "hybrid"
@@ -156,16 +153,16 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kinds: _Kinds | None = None
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES)] = ""
     min_similarity: float | None = None
-    tags: Annotated[list[_Label], Meta(max_length=100, description="With all of these")] | None = None
+    tags: Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")] | None = None
     attributes: Wanted | None = None
-    fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not past")] = False
+    fresh_only: Annotated[bool, Meta(description="Only nodes whose freshness_at is not in the past")] = False
 
 
 class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Variants of a question, whose answers are joined by reciprocal ranks."""
+    """Variants of a question, whose results are combined by reciprocal rank fusion."""
 
     queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]
-    limit: Annotated[int, Meta(description="Hits in all; below 1 is 20, above 100 is 100")] = 20
+    limit: Annotated[int, Meta(description="Maximum number of hits; below 1 is 20, above 100 is 100")] = 20
     at_least: Annotated[int, Meta(ge=0)] | None = None
     as_of: AsOf | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
@@ -175,25 +172,23 @@ MAX_ALSO_STORES = 15
 Also = (
     Annotated[
         list[Annotated[str, Meta(max_length=64)]],
-        Meta(max_length=MAX_ALSO_STORES, description="Other stores to ask as well; every hit then says which it is of"),
+        Meta(max_length=MAX_ALSO_STORES, description="Other stores to search as well; each hit then names its store"),
     ]
     | None
 )
 
 
 class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A question, and how much text may answer it."""
+    """A question, and the token budget of the text that answers it."""
 
     query: _Query
-    budget: Annotated[int, Meta(ge=1, le=1_000_000, description="Tokens, counted so as to err high")] = 2000
+    budget: Annotated[int, Meta(ge=1, le=1_000_000, description="Maximum number of tokens, estimated high")] = 2000
     format: Annotated[Literal["markdown", "json"], Meta(description="Shape of the text")] = "markdown"
-    limit: Annotated[int, Meta(description="Most nodes; below 1 is 1, above 100 is 100")] = 50
+    limit: Annotated[int, Meta(description="Maximum number of nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], Meta(max_length=100)] | None = None
     attributes: Wanted | None = None
     also: Also = None
-    follow_symlinks: Annotated[
-        bool, Meta(description="With what edges into and out of other stores relate the best nodes to")
-    ] = False
+    follow_symlinks: Annotated[bool, Meta(description="Include nodes of other stores linked to the best nodes")] = False
     at_least: Annotated[int, Meta(ge=0)] | None = None
     as_of: AsOf | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
@@ -208,7 +203,7 @@ _Tags = Annotated[list[_Label], Meta(max_length=100, description="Only nodes wit
 
 
 class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which nodes to count."""
+    """Filters of the nodes to count."""
 
     types: _Types | None = None
     tags: _Tags | None = None
@@ -217,7 +212,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Some nodes by their ids."""
+    """The ids of the nodes to return."""
 
     ids: Annotated[_Ids, Meta(description="At most 1,000")]
     as_of: AsOf | None = None
@@ -225,15 +220,15 @@ class NodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class DeleteNodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which nodes to delete: those that all filters let pass, of which there must be one that is not empty."""
+    """Filters of the nodes to delete; all must match, and at least one must not be empty."""
 
     ids: Annotated[_Ids, Meta(description="Only these, at most 1,000")] | None = None
     types: _Types | None = None
     tags: _Tags | None = None
     attributes: Wanted | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=CURRENT_VALID_AT_HELP)] | None = None
-    dry_run: Annotated[bool, Meta(description="Say what would be deleted, and delete nothing")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_DELETED_NODES, description="Most nodes deleted at once")] = (
+    dry_run: Annotated[bool, Meta(description="Report what would be deleted, without deleting it")] = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_DELETED_NODES, description="Maximum number of nodes deleted")] = (
         MAX_DELETED_NODES
     )
 
@@ -243,12 +238,16 @@ class CypherRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     query: Annotated[str, Meta(min_length=1, description="One statement, at most 64 KiB")]
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}
-    mode: Annotated[Literal["read", "write"], Meta(description="What the statement may do")] = "read"
+    mode: Annotated[Literal["read", "write"], Meta(description="Set to `write` to allow writes")] = "read"
     timeout_ms: (
-        Annotated[int, Meta(ge=1, description="Time limit; left out or above: the server's limit for queries")] | None
+        Annotated[int, Meta(ge=1, description="Time limit; at most, and by default, the server's limit for queries")]
+        | None
     ) = None
     max_rows: (
-        Annotated[int, Meta(ge=0, le=MAX_CYPHER_ROWS, description="Most rows; left out: 1,000, or all when streamed")]
+        Annotated[
+            int,
+            Meta(ge=0, le=MAX_CYPHER_ROWS, description="Maximum number of rows; left out: 1,000, or all when streamed"),
+        ]
         | None
     ) = None
 
@@ -260,7 +259,7 @@ class RevertRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The moment to go back to, and the new store to make of it."""
+    """A past moment, and the new store to create from it."""
 
     as_of: AsOf
     into: Annotated[str, Meta(description="Name of the new store")]
@@ -283,7 +282,7 @@ class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=Tr
 
 
 class HeadLine(NodeLine, tag="head", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
-    """A version of a node that a later one stands beside, before that one's line: the heads in order, the node last."""
+    """A conflicting version of a node, on a line before the node itself; lines follow the order of the heads."""
 
 
 class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):

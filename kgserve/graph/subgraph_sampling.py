@@ -1,6 +1,6 @@
-"""A sample of a graph around some nodes: of each the strongest neighbours, level by level, and how many were left out.
+"""Sampling of a graph around some nodes: the strongest neighbours of each, level by level.
 
-As in a walk a level is processed in columns.
+Each level is processed in columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kgserve.storage.rows.sampling import IncidentEdges
 
 
 class SampleLimits(NamedTuple):
-    """How far to go, how many neighbours of a node to take, and how many nodes in all."""
+    """Bounds of a sample: hops, neighbours per node, and nodes in total."""
 
     depth: int
     per_node: int
@@ -26,14 +26,14 @@ class SampleLimits(NamedTuple):
 
 
 class SampleFilter(NamedTuple):
-    """Which edges to follow, and the types of the nodes to add; None: all types."""
+    """The edges to follow, and the types of the nodes to add; None: all types."""
 
     walk: Walk
     types: frozenset[str] | None
 
 
 class SubgraphSample(NamedTuple):
-    """The nodes found, level by level; how many neighbours of which were left out; and whether a limit was met."""
+    """The sampled nodes, level by level; neighbours left out per node; and whether a limit was reached."""
 
     nodes: Numbers
     left_out: list[tuple[int, int]]
@@ -41,7 +41,7 @@ class SubgraphSample(NamedTuple):
 
 
 def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], limits: SampleLimits) -> SubgraphSample:
-    """SubgraphSample outwards from some numbered nodes, each of them once."""
+    """Sample outwards from some numbered nodes, each counted once."""
     found = level = np.array(starts[: limits.max_nodes], np.int64)
     truncated, left = len(starts) > limits.max_nodes, reader.max_incident_edges(wanted.types)
     levels: list[tuple[Numbers, Numbers]] = []
@@ -64,7 +64,7 @@ def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], lim
 def _neighbours(
     reader: GraphReader, wanted: SampleFilter, level: Numbers, incident: IncidentEdges
 ) -> tuple[Numbers, Numbers]:
-    """The neighbours of each node of a level, each once, the strongest first, then by id; loops lead nowhere."""
+    """Return the neighbours of each node of a level, without duplicates and loops, the strongest first, then by id."""
     owner, end, weight, _ = incident
     distinct = np.unique(end)
     ordered = reader.sort_by_id(distinct[reader.of_types(distinct, wanted.types)]) if len(distinct) else distinct
@@ -84,7 +84,7 @@ def _neighbours(
 
 
 def _first_new(owner: Numbers, end: Numbers, found: Numbers, per_node: int) -> Numbers:
-    """The first neighbours of each that are not among those found."""
+    """Return the first neighbours of each node that are not sampled yet."""
     places = np.arange(len(owner)) - np.searchsorted(owner, owner)
     new = end[places < per_node]
     new = new[~np.isin(new, found)]

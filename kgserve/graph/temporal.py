@@ -1,4 +1,4 @@
-"""Moments that requests name, the history of a store that knows them, and merges as of a commit."""
+"""Moments named in requests, access to the history of a store, and merge redirects as of a commit."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from kgserve.stores.store import OpenStore
 AS_OF_TIMEOUT_SECONDS = 10.0
 MAX_AS_OF_DIGITS = 18
 MAX_EDGES_PER_DIRECTION = 1000
-"""Edges that are shown with a node, in each direction."""
+"""Edges shown with a node, in each direction."""
 UNLIMITED_EDGES = 1 << 62
 MAX_MERGE_EDGES = 100
-"""Edges of a merged node among which the one to its successor is looked for."""
+"""Edges of a merged node scanned for its redirect."""
 VALID_AT_ANY = "any"
 VALID_AT_NOW = "now"
 
 
 def whole_history(historian: Historian | None, store: OpenStore) -> HistoryFollower:
-    """The history of an open store, once it has seen the last commit of now.
+    """Return the history of an open store, caught up with its last commit.
 
-    Raises Conflict when none is kept, Unavailable when it does not come so far within ten seconds.
+    Raises Conflict when no history is kept, and Unavailable when it does not catch up within ten seconds.
     """
     follower = history_of(historian, store)
     catch_up(follower, store.state.sequence)
@@ -40,19 +40,22 @@ def whole_history(historian: Historian | None, store: OpenStore) -> HistoryFollo
 def history_of(historian: Historian | None, store: OpenStore) -> HistoryFollower:
     """Return the history of an open store. Raises Conflict when none is kept."""
     if historian is None:
-        raise Conflict("histories are turned off on this server; only the present can be read")
+        raise Conflict("histories are turned off on this server; only the current state can be read")
     return historian.of(store)
 
 
 def catch_up(follower: HistoryFollower, sequence: int) -> None:
-    """Wait until a history has seen a commit. Raises Unavailable when it has not after ten seconds."""
+    """Wait until a history has indexed a commit. Raises Unavailable if it has not after ten seconds."""
     if not reached([follower], sequence, AS_OF_TIMEOUT_SECONDS, ("history", follower.store.name)):
         seen = max(follower.sequence, 0)
-        raise Unavailable(f"the history has not seen sequence {sequence} yet, only {seen}", retry_after=2)
+        raise Unavailable(f"the history has not indexed sequence {sequence} yet, only {seen}", retry_after=2)
 
 
 def valid_moment(text: str | None) -> int | None:
-    """A moment in microseconds, if one is asked for; None: any. Raises InvalidInput for what is no RFC 3339 time."""
+    """Return a valid time in microseconds; None for any time.
+
+    Raises InvalidInput for text that is not an RFC 3339 time, ``now`` or ``any``.
+    """
     if text is None or text == VALID_AT_ANY:
         return None
     if text == VALID_AT_NOW:
@@ -60,12 +63,12 @@ def valid_moment(text: str | None) -> int | None:
     try:
         return parse_time(text)
     except (ValueError, OverflowError):
-        message = "is neither an RFC 3339 time such as 2025-07-15T12:00:00Z nor now or any"
+        message = "must be an RFC 3339 time such as 2025-07-15T12:00:00Z, `now` or `any`"
         raise InvalidInput.at("valid_at", message) from None
 
 
 def describe_moment(as_of: int | str | None, valid_at: str | None) -> str:
-    """Describe the moment that was asked for, to follow what was not found; empty for now."""
+    """Return the requested moment as the end of a "not found" message; empty for now."""
     text = "" if as_of is None else f" as of {as_of}"
     return text + (f", true at {valid_at}" if valid_at and valid_at != VALID_AT_ANY else "")
 
@@ -92,7 +95,7 @@ def survivor_at(history: History, node_id: str, at: int) -> str:
 
 
 def merged_at(history: History, node_id: str, at: int) -> str | None:
-    """Return the node that one had been merged into as of a commit; None if into none."""
+    """Return the node that one was merged into as of a commit; None if it was not merged."""
     state = history.node_at(node_id, at)
     if state is None or not is_withdrawn(state.row.extras):
         return None
@@ -101,10 +104,10 @@ def merged_at(history: History, node_id: str, at: int) -> str | None:
 
 
 def note(asked: str, found: str) -> bytes:
-    """Encode the redirect from the id that was asked for, to follow the last field of a JSON object."""
+    """Encode the redirect from the requested id, to follow the last field of a JSON object."""
     return b"" if asked == found else b',"redirected_from":' + msgspec.json.encode(asked)
 
 
 def noted(asked: str, found: str) -> str | msgspec.UnsetType:
-    """Return the redirect from the id that was asked for, for a field of a Struct."""
+    """Return the redirect from the requested id, as the value of a Struct field."""
     return msgspec.UNSET if asked == found else asked

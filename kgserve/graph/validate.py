@@ -1,6 +1,6 @@
-"""What a schema cannot say: lengths in bytes, depth, number ranges, times; and the canonical form of attributes.
+"""Validation that a schema cannot express: lengths in bytes, depth, number ranges, times; and canonical attributes.
 
-Everything that can be wrong about a write without looking at the store is found here, before it is queued.
+Every fault that can be found without reading the store is found here, before a write is queued.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kgserve.storage.model.fields import (
 from kgserve.storage.model.rows import NO_ATTRIBUTES
 
 _INT64_VALUES = range(-(1 << 63), 1 << 63)
-# Characters that fit an id whatever they are: four bytes each at the most.
+# Any text of this length fits an id: a character takes at most four bytes.
 _MAX_SAFE_ID_CHARS = MAX_ID_BYTES // 4
 _CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -50,26 +50,26 @@ _AUTHOR_FIELD = next(field for field in _OF_NODE if field.name == AUTHOR_FIELD)
 _FIELD_NAME_PATTERN = re.compile(r"[^.\[]+")
 
 Fault = Callable[[str, str], None]
-"""Takes the path of a field and what is wrong with it."""
+"""Callback that takes the path of a field and what is wrong with it."""
 
 
 class Faults:
-    """Collects what is wrong with one row or request."""
+    """Collector for the faults of one row or request."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self.errors: list[FieldError] = []
 
     def __call__(self, path: str, message: str) -> None:
-        """Note a fault."""
+        """Add a fault."""
         self.errors.append(FieldError(self._prefix + path, message))
 
     def below(self, place: str) -> Fault:
-        """The same for what is at a place such as `nodes[3].`."""
+        """Return a collector that prefixes paths with a place such as `nodes[3].`."""
         return self if not place else lambda path, message: self(place + path, message)
 
     def raise_any(self) -> None:
-        """Raise InvalidInput with what was collected, or TooLarge when no more is wrong than the size of contents."""
+        """Raise InvalidInput with the collected faults, or TooLarge if all of them are about the size of contents."""
         if not self.errors:
             return
         message = f"{self.errors[0].path}: {self.errors[0].message}"
@@ -82,24 +82,24 @@ _T = TypeVar("_T")
 
 
 def named_twice(fault: Fault, name: str, one: _T | None, other_name: str, other: _T | None) -> _T | None:
-    """The value of a field that has two names; a fault if it is given under both, and they differ."""
+    """Return the value of a field that has two names. Adds a fault if both are set and differ."""
     if one is not None and other is not None and one != other:
-        fault(name, f"and {other_name} are two names of the same, and differ")
+        fault(name, f"and {other_name} are names of the same field and must not differ")
     return other if one is None else one
 
 
 def called(fault: Fault, names: Mapping[str, str]) -> Fault:
-    """Tells faults of fields that callers know by other names."""
+    """Return a collector that replaces field names in paths with the names that callers use."""
 
-    def told(path: str, message: str) -> None:
+    def renamed(path: str, message: str) -> None:
         field = _FIELD_NAME_PATTERN.match(path)
         fault(path if field is None else names.get(field[0], field[0]) + path[field.end() :], message)
 
-    return told
+    return renamed
 
 
 def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
-    """A checked node."""
+    """Validate a node and return its put."""
     check_label(node.id, "id", fault)
     if node.type is not None:
         check_label(node.type, "type", fault)
@@ -121,24 +121,24 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
 
 def _among_heads(put: NodePut, node: NodeLine, fault: Fault) -> NodePut:
     if node.version is None:
-        fault("version", "is required of a version that stands beside others")
+        fault("version", "is required for a version that is in conflict with others")
     return msgspec.structs.replace(put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, HeadLine))
 
 
 def node_access(node: NodeLine, fault: Fault) -> Access | None:
-    """What a line says of reading a node, checked; None when it says nothing."""
+    """Validate the access statistics on a line and return them; None if it has none."""
     count, last, confidence = node.access_count, node.last_accessed_at, node.access_confidence
     if count is None and last is None and confidence is None:
         return None
     at = _time(last, "last_accessed_at", fault)
     if count is None or last is None or confidence is None:
-        fault("access_count", "comes with last_accessed_at and access_confidence, or not at all")
+        fault("access_count", "requires last_accessed_at and access_confidence; set all three or none")
         return None
     return Access(node.id, count, at or 0, confidence)
 
 
 def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
-    """A checked edge."""
+    """Validate an edge and return its put."""
     check_label(edge.source, "from", fault)
     check_label(edge.target, "to", fault)
     check_label(edge.relation_type, "relation_type", fault)
@@ -159,7 +159,7 @@ _sent_of_node, _sent_of_edge = attrgetter(*names(_OF_NODE)), attrgetter(*names(_
 
 
 def _extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> dict[str, Any]:
-    """What of the extras was sent, checked, by name."""
+    """Return the validated optional fields that were sent, by name."""
     if sent.count(None) == len(sent):
         return {}
     values = zip(known, sent, strict=True)
@@ -185,34 +185,34 @@ def _check_text(text: str, field: Field, fault: Fault) -> str:
 
 
 def _check_tags(tags: list[str], path: str, fault: Fault) -> tuple[str, ...]:
-    """Tags in order, each once."""
+    """Return the tags in order, without duplicates."""
     for index, tag in enumerate(tags):
         check_label(tag, f"{path}[{index}]", fault)
     return tuple(dict.fromkeys(tags))
 
 
 def moment(text: str | None, path: str, fault: Fault) -> Moment:
-    """A time as it is to be written: UNSET when it was left out, None when it is to be cleared."""
+    """Parse a time to write: UNSET when it was left out, None when it is to be cleared."""
     if text is None:
         return msgspec.UNSET
     return _time(text, path, fault) if text else None
 
 
 def bound(text: str | None, path: str, fault: Fault) -> int | None:
-    """Read a time that something is looked for by, in microseconds; None when it was left out. An empty one is a fault.
+    """Parse a time to filter by, in microseconds; None when it was left out. An empty text is a fault.
 
-    A day begins at midnight, and a time without a zone is in UTC.
+    A date means midnight, and a time without a zone is in UTC.
     """
     return None if text is None else _time(complete_time(text) or text, path, fault)
 
 
 def check_author(name: str | None, fault: Fault) -> str:
-    """Who writes; "" when nobody says."""
+    """Validate an author; "" if none is given."""
     return _check_text(name or "", _AUTHOR_FIELD, fault)
 
 
 def check_label(text: str, path: str, fault: Fault) -> None:
-    """An id, a type or a relation type: 1 to 512 bytes."""
+    """Validate an id, a type or a relation type: 1 to 512 bytes."""
     if 0 < len(text) <= _MAX_SAFE_ID_CHARS:
         return
     if not text:
@@ -222,7 +222,7 @@ def check_label(text: str, path: str, fault: Fault) -> None:
 
 
 def checked_label(text: str, path: str = "id") -> str:
-    """The label, if it is one. Raises InvalidInput."""
+    """Return a valid label. Raises InvalidInput."""
     faults = Faults()
     check_label(text, path, faults)
     faults.raise_any()
@@ -230,12 +230,12 @@ def checked_label(text: str, path: str = "id") -> str:
 
 
 def _longer(text: str, limit: int) -> bool:
-    # A character is at most four bytes: only texts near the limit are encoded to be measured.
+    # A character takes at most four bytes, so only texts near the limit are encoded.
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
 
 
 def canonical(attributes: dict[str, Any], fault: Fault) -> str:
-    """Attributes as compact JSON with sorted keys."""
+    """Return attributes as compact JSON with sorted keys."""
     if not attributes:
         return NO_ATTRIBUTES
     fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())
@@ -248,7 +248,7 @@ def canonical(attributes: dict[str, Any], fault: Fault) -> str:
 
 
 def asked_attributes(wanted: Mapping[str, Scalar] | None, path: str = "attributes") -> tuple[Condition, ...]:
-    """What a filter asks of attributes. Raises InvalidInput for a number that none can be."""
+    """Return the conditions of an attribute filter. Raises InvalidInput for a number out of range."""
     faults = Faults()
     for key, value in (wanted or {}).items():
         _check_value(value, f"{path}.{key}", 1, faults)
@@ -257,11 +257,11 @@ def asked_attributes(wanted: Mapping[str, Scalar] | None, path: str = "attribute
 
 
 def asked_in_json(text: str | None, path: str) -> tuple[Condition, ...]:
-    """The same of a filter that is a text of JSON. Raises InvalidInput."""
+    """Return the conditions of an attribute filter in JSON. Raises InvalidInput."""
     try:
         return asked_attributes(None if text is None else decode_json(text, Wanted), path)
     except (msgspec.DecodeError, RecursionError) as error:
-        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
+        message = f'must be a JSON object of strings, numbers, booleans and null, such as {{"status": "open"}}: {error}'
         raise InvalidInput.at(path, message) from None
 
 
@@ -282,7 +282,7 @@ def _fail(fault: Fault, path: str, message: str) -> bool:
 
 
 def _stamp(attributes: dict[str, Any], field: str, fault: Fault) -> str | None:
-    """Take a time of an edge out of its attributes; as it was written, if it is one."""
+    """Remove a timestamp of an edge from its attributes, and return its text."""
     value = attributes.pop(field, None)
     if value is not None and not isinstance(value, str):
         fault(f"attributes.{field}", "is not an RFC 3339 time")

@@ -1,4 +1,4 @@
-"""Writing versions of nodes with regard to those that were seen, one by one, or with edges as a subgraph."""
+"""Versioned writes with optimistic concurrency: single nodes, or nodes and edges as a subgraph."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from kgserve.stores.store import OpenStore
 
 _NODE_NAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata"}
 _EDGE_NAMES = {"relation_type": "kind", "attributes": "metadata"}
-"""What the contract calls our fields."""
+"""Names of our fields in the versioned API."""
 
 
 def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
-    """Without an id a new node; with one the node's next version, which holds what is sent and nothing else.
+    """Write a whole version of a node: a new node without an id, else the next version of that node.
 
-    `based_on_version` is the version that the writer had seen. When the node has moved on from there, the store's
-    `conflict_policy` decides: with `lww` the new version counts, and `replaced_version` says which one it replaced;
-    with `manual` both are kept, and the answer is 409 with the node as written and its `conflicts`. A put based on any
-    of the heads, or on none, settles it.
+    `based_on_version` is the version that the writer had read. If the node has changed since, the store's
+    `conflict_policy` decides. With `lww`, the new version wins, and `replaced_version` names the one it replaced. With
+    `manual`, both are kept, and the answer is 409 with the node as written and its `conflicts`. A later put based on
+    any of these heads, or without `based_on_version`, resolves the conflict.
 
-    Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed. It is never
-    repeated.
+    Raises ConflictManual, with the node as written, when it is kept as a conflicting head, and KindNotAllowed. It is
+    never retried automatically.
     """
     faults = Faults()
     _check_graph(graph, request.graph_id, faults)
@@ -67,11 +67,11 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
         if went_beside(put, report):
             others = ", ".join(f"version {version}" for version in conflicts(row))
             raise ConflictManual(
-                f"node {row.id!r} is not at version {put.based_on}: what was sent is kept as version {row.version} "
-                f"beside {others}; put a version that is based on any of them to settle it",
+                f"node {row.id!r} is not at version {put.based_on}: your write is kept as version {row.version}, in "
+                f"conflict with {others}; put a version based on any of them to resolve it",
                 node,
             )
-        # An id that was not given is the call's own: a call that is made again has made the node itself.
+        # A generated id belongs to this call, so a retried call created the node itself.
         created = report.nodes_created > 0 or not fields.lineage_id
         made = PutNodeAnswer(node=node, created=created, sequence=report.sequence)
         return msgspec.structs.replace(made, **_lost(put, report))
@@ -80,9 +80,9 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
 
 
 def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
-    """A whole version of a node, checked; it supersedes every head unless it is based on none of them.
+    """Validate a whole version of a node; it supersedes every head unless it is based on none of them.
 
-    ``place`` is the node's within its call, for its id if it is given none.
+    ``place`` is the node's position in its call, used to derive an id if it has none.
     """
     if not fields.kind:
         fault("kind", "is required")
@@ -94,7 +94,7 @@ def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
         **{name: getattr(fields, name) or nothing for name, nothing in _EMPTY_EXTRAS.items()},
     )
     put = node_put(0, node, fault)
-    # A new node has no version that anybody could have seen.
+    # A new node has no version that a writer could have read.
     based_on = fields.based_on_version if fields.lineage_id else None
     return msgspec.structs.replace(put, based_on=based_on, resolves=True)
 
@@ -105,25 +105,25 @@ _EMPTY_EXTRAS: dict[str, Any] = {
 
 
 def node_batch(put: NodePut) -> WriteBatch:
-    """The write of one node, which tells what became of it."""
+    """Return the write of one node, whose report contains the row written."""
     return WriteBatch(nodes=[put], told=True, cost=cost([put], []))
 
 
 def written(report: Report) -> NodeRow:
-    """The node of such a write, as it is afterwards."""
+    """Return the node of such a write, as written."""
     row = report.rows[0]
     if not isinstance(row, NodeRow):
-        raise TypeError(f"a write of one node told of {row}")
+        raise TypeError(f"a write of one node reported {row}")
     return row
 
 
 def went_beside(put: NodePut, report: Report) -> bool:
-    """Whether it was kept beside other heads."""
+    """Return whether a version was kept as a conflicting head."""
     return put.based_on is not None and report.nodes_updated > 0 and conflicts(written(report)) != ()
 
 
 def _lost(put: NodePut, report: Report) -> dict[str, Any]:
-    """What a put has taken away: the version that its writer had not seen, and fields that were left out."""
+    """Return what a put overwrote: the version that its writer had not read, and fields that were left out."""
     if not (report.before and report.nodes_updated):
         return {}
     old, row, found = report.before[0], written(report), dict[str, Any]()
@@ -131,21 +131,21 @@ def _lost(put: NodePut, report: Report) -> dict[str, Any]:
         return {}
     if put.based_on is not None and put.based_on not in (old.version, *conflicts(old)):
         found["replaced_version"] = old.version
-    had, has = _said(old), _said(row)
+    had, has = _set_fields(old), _set_fields(row)
     if cleared := [name for name in had if name not in has]:
         found["cleared"] = cleared
     return found
 
 
-def _said(row: NodeRow) -> list[str]:
-    """The names of the fields of a node that hold something."""
+def _set_fields(row: NodeRow) -> list[str]:
+    """Return the names of the fields of a node that are set."""
     shown = render.node(row)
     fields = ("content", "attributes", *(field.name for field in NODE.extras if not field.is_own))
     return [name for name in fields if getattr(shown, name) not in ("", {}, [], None, msgspec.UNSET)]
 
 
 def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
-    """The request under the contract's own names."""
+    """Return the request with its fields under the names of the versioned API."""
     values = {
         name: named_twice(fault, name, getattr(request, name), ours, getattr(request, ours))
         for ours, name in _NODE_NAMES.items()
@@ -160,11 +160,12 @@ _Spec = TypeVar("_Spec", NodeSpec, EdgeSpec)
 
 
 def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer:
-    """Nodes in order, then edges, whose ends are a `ref` of this call or an id: one result for each, in order.
+    """Write nodes in order, then edges, whose ends are a `ref` of this call or an id.
 
-    What is wrong with one keeps only that one out, and the edges that name it. At most 50 nodes and 100 edges.
+    Each item has its own result, in order. A faulty item is left out, and so are the edges that refer to it. A call
+    holds at most 50 nodes and 100 edges.
 
-    Raises InvalidInput, before anything is written, for too many items or none at all. It is never repeated.
+    Raises InvalidInput, before anything is written, for too many items or none. It is never retried automatically.
     """
     nodes, edges = request.nodes or [], request.edges or []
     _check_shape(graph, request.graph_id, len(nodes), len(edges))
@@ -194,7 +195,10 @@ def _check_shape(graph: Graph, named: str | None, nodes: int, edges: int) -> Non
 
 def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
     if named and named != graph.name:
-        fault("graph_id", f"is {named!r}, and the call is of store {graph.name!r}; leave it out, or send it there")
+        fault(
+            "graph_id",
+            f"is {named!r}, but the request is for store {graph.name!r}; remove it or change the URL",
+        )
 
 
 def _queue(store: OpenStore, item: object, place: int) -> _Queued:
@@ -209,7 +213,7 @@ def _queue(store: OpenStore, item: object, place: int) -> _Queued:
 
 
 def _read(item: object, kind: type[_Spec]) -> _Spec:
-    """An item of a subgraph. Raises InvalidInput naming the field that is wrong, or what reading it has raised."""
+    """Decode an item of a subgraph. Raises InvalidInput naming the faulty field, or the error of an earlier attempt."""
     if isinstance(item, kind):
         return item
     if isinstance(item, UnreadItem):
@@ -222,7 +226,7 @@ def _read(item: object, kind: type[_Spec]) -> _Spec:
 
 
 def _ref_of(item: object) -> str | None:
-    """The ``ref`` of a node that could not be read."""
+    """Return the ``ref`` of a node that could not be decoded."""
     ref = cast("Mapping[str, object]", item).get("ref") if isinstance(item, Mapping) else getattr(item, "ref", None)
     return ref if isinstance(ref, str) and 0 < len(ref) <= MAX_ID_BYTES else None
 
@@ -266,9 +270,9 @@ def _put_edges(store: OpenStore, items: Sequence[object], refs: Mapping[str, str
 
 
 def _written_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> dict[int, EdgeResult]:
-    """Write edges; return what there is to say of those that are not new as they were sent, by their place.
+    """Write edges; return the results that differ from a newly created edge, by position.
 
-    Several puts of one edge are commits of their own, so that the history has each.
+    Several puts of one edge are separate commits, so that the history holds each.
     """
     queued = [(wave, _queue_edges(store, wave)) for wave in _waves(puts)]
     found: dict[int, EdgeResult] = {}
@@ -282,7 +286,7 @@ def _written_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> dict[int,
 
 
 def _waves(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut]]:
-    """Puts in lists that name each edge once, the first put of an edge before the second."""
+    """Split puts into lists that name each edge once, keeping the order of the puts of each edge."""
     waves: list[list[EdgePut | LinkPut]] = []
     counts: Counter[EdgeKey | LinkKey] = Counter()
     for put in puts:
@@ -336,19 +340,19 @@ def _replacement(result: EdgeResult, row: EdgeRow | LinkRow, old: EdgeRow | Link
 
 
 def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
-    """The fields of an edge that a put says, under the names that it says them by."""
+    """Return the fields of an edge that a put sets, under the names used there."""
     shown = render.link(row) if isinstance(row, LinkRow) else render.edge(row)
     values = msgspec.to_builtins(shown)
-    said = {name: values[name] for name in ("weight", *names(EDGE.extras)) if values.get(name) is not None}
+    fields = {name: values[name] for name in ("weight", *names(EDGE.extras)) if values.get(name) is not None}
     metadata = {name: value for name, value in values["attributes"].items() if name not in TIMESTAMP_NAMES}
-    return said | ({"metadata": metadata} if metadata else {})
+    return fields | ({"metadata": metadata} if metadata else {})
 
 
 TIMESTAMP_NAMES = frozenset({"created_at", "updated_at"})
 
 
 def _elsewhere(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
-    """The edges whose ends had been merged, as they were written, by their place."""
+    """Return the results of edges whose ends were redirected to survivors, by position."""
     found: dict[int, EdgeResult] = {}
     for put in puts if redirected else ():
         source, target, kind = put.edge.key if isinstance(put, LinkPut) else put.key
@@ -396,6 +400,6 @@ def _end(side: str, ref: str | None, lineage: str | None, refs: Mapping[str, str
 
 
 def in_words(error: KgserveError) -> str:
-    """An error of one item, in the words of the contract."""
+    """Return the error of one item as the text that the versioned API specifies."""
     code = "invalid_input" if error.code == InvalidInput.code else error.code
     return f"{code}: {error}"

@@ -1,4 +1,4 @@
-"""Graphs to be drawn: chosen nodes, or what is around some, in columns; what each has been; and commits over time."""
+"""Drawing graphs: selected nodes or their surroundings in columns, the states of each, and the commit timeline."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _START_FIELDS = ("ids", "around", "overview")
 
 
 class _DrawnGraph(msgspec.Struct):
-    """What is to be drawn: nodes in order with their degrees, edges by the places of their ends, and links."""
+    """A drawing in progress: nodes in order with their degrees, edges by the positions of their ends, and links."""
 
     sequence: int
     nodes: list[NodeRow]
@@ -68,22 +68,22 @@ class _DrawnGraph(msgspec.Struct):
 
 
 def draw(graph: Graph, request: DrawRequest) -> Drawing:
-    """Nodes by `ids`, or those `around` some, or an `overview`, with all edges among them, in columns.
+    """Return nodes by `ids`, or `around` some nodes, or an `overview`, with all edges between them, in columns.
 
-    Around a node come its neighbours, level by level: of each node those with the strongest edges, then by id, at most
-    `per_node`. An overview begins with the nodes that have most edges; a store of at most `max_nodes` is drawn whole.
-    As of a moment it begins with those that have most edges now.
+    Around a node, its neighbours are added level by level: at most `per_node` of each node, those with the strongest
+    edges first, then by id. An overview starts from the nodes with most edges; a store of at most `max_nodes` nodes is
+    drawn whole. As of a moment, it starts from those with most edges now.
 
-    `lives` tell of each node and edge from which commit until which its states held, and bring what is gone: of `ids`
-    the nodes that once were there, and the edges that there once were between the nodes.
+    `lives` lists for each node and edge the commits between which its states held, and includes deleted rows: the nodes
+    of `ids` that existed once, and the edges that once existed between the nodes.
 
-    Raises NotFound for the store, Gone for a moment that is no longer known, Conflict without a history.
+    Raises NotFound for the store, Gone for a moment that is no longer in the history, Conflict without a history.
     """
     asked = _checked(request)
     past = graph.past(request.as_of)
     with graph.lease() as store:
         with read_graph(store, past, request.valid_at, links=True) as reader:
-            asking = _Asking(request, asked, _walk(request, reader.valid_at))
+            asking = _DrawPlan(request, asked, _walk(request, reader.valid_at))
             drawing = _drawn(reader, asking)
             drawing.memories = _memories(reader, half_lives_of(store.description.memory), asking.fields, drawing.nodes)
         if request.lives:
@@ -94,11 +94,11 @@ def draw(graph: Graph, request: DrawRequest) -> Drawing:
 
 
 def _checked(request: DrawRequest) -> list[str]:
-    """The ids that are named, each once. Raises InvalidInput."""
+    """Return the requested ids, without duplicates. Raises InvalidInput."""
     given = [name for name in _START_FIELDS if getattr(request, name) is not None]
     if len(given) != 1:
-        message = "say which nodes by one of ids, around and overview" + (
-            f", not by {', '.join(given)}" if given else ""
+        message = "exactly one of `ids`, `around` and `overview` is required" + (
+            f"; given: {', '.join(given)}" if given else ""
         )
         raise InvalidInput(message, tuple(FieldError(name, message) for name in given))
     faults = Faults()
@@ -114,8 +114,8 @@ def _walk(request: DrawRequest, moment: int | None) -> Walk:
     return Walk("", clamp(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment)
 
 
-class _Asking(NamedTuple):
-    """What was asked for, the ids that were named, and which edges are to be told."""
+class _DrawPlan(NamedTuple):
+    """A validated request with its ids, and the edges to draw."""
 
     request: DrawRequest
     named: list[str]
@@ -123,51 +123,51 @@ class _Asking(NamedTuple):
 
     @property
     def fields(self) -> frozenset[DrawnField]:
-        """The columns that are wanted."""
+        """The requested columns."""
         return DEFAULT_DRAWN_FIELDS if self.request.fields is None else frozenset(self.request.fields)
 
     @property
     def merged(self) -> bool:
-        """Whether nodes that were merged into others count as themselves."""
+        """True if merged nodes are drawn themselves, instead of their survivors."""
         return self.request.valid_at == VALID_AT_ANY
 
     @property
     def types(self) -> frozenset[str] | None:
-        """The types of nodes that may be added; None: all."""
+        """Types of the nodes that may be added; None: all."""
         return None if self.request.types is None else frozenset(self.request.types)
 
     @property
     def limits(self) -> SampleLimits:
-        """How far to go; nodes that are named one by one are all there is."""
+        """Bounds of the sample; with `ids`, no nodes are added."""
         if self.request.ids is not None:
             return SampleLimits(0, 0, MAX_DRAWN_IDS)
         return SampleLimits(self.walk.depth, min(max(self.request.per_node, 1), MAX_DRAWN_NODES), self.most)
 
     @property
     def most(self) -> int:
-        """How many nodes at most, unless they are named one by one."""
+        """Maximum number of nodes, unless they are given by `ids`."""
         return min(max(self.request.max_nodes, 1), MAX_DRAWN_NODES)
 
     @property
     def first(self) -> int:
-        """How many nodes an overview begins with."""
+        """Number of nodes that an overview starts from."""
         return min(max(self.request.overview or 1, 1), MAX_OVERVIEW_NODES)
 
     def fits(self, row: NodeRow | EdgeRow) -> bool:
-        """Whether what is gone may be told."""
+        """Return whether a deleted row may be drawn."""
         if isinstance(row, EdgeRow):
             return self.walk.follows(row)
         return self.walk.valid_at is None or row.holds_at(self.walk.valid_at)
 
     def known(self, drawing: _DrawnGraph) -> Known:
-        """What the history need not be asked for."""
+        """Return the rows that need not be read from the history."""
         ids = [row.id for row in drawing.nodes]
         edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
         named = [drawing.redirected.get(each, each) for each in self.named] if self.request.ids is not None else ids
         return Known(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
-def _drawn(reader: GraphReader, asking: _Asking) -> _DrawnGraph:
+def _drawn(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
     request, limits, redirected, missing = asking.request, asking.limits, dict[str, str](), list[str]()
     if request.overview is not None:
         starts, whole = reader.best_connected(asking.first, asking.most, asking.types)
@@ -178,10 +178,10 @@ def _drawn(reader: GraphReader, asking: _Asking) -> _DrawnGraph:
         named = dict.fromkeys(redirected.get(each, each) for each in asking.named)
         numbers = {each: number for each in named if (number := reader.number(each)) >= 0}
         starts = np.fromiter(numbers.values(), np.int64)
-        standing = reader.are_valid(starts)
-        starts = starts[standing]
-        there = {each for each, stands in zip(numbers, standing.tolist(), strict=True) if stands}
-        missing = [each for each in asking.named if redirected.get(each, each) not in there]
+        valid = reader.are_valid(starts)
+        starts = starts[valid]
+        found_ids = {each for each, is_valid in zip(numbers, valid.tolist(), strict=True) if is_valid}
+        missing = [each for each in asking.named if redirected.get(each, each) not in found_ids]
     found = sample(reader, SampleFilter(asking.walk, asking.types), starts.tolist(), limits)
     places = {number: place for place, number in enumerate(found.nodes.tolist())}
     nodes = [row for number in places if (row := reader.numbered_node(number)) is not None]
@@ -202,7 +202,7 @@ def _drawn(reader: GraphReader, asking: _Asking) -> _DrawnGraph:
 
 
 class _MemoryColumns(NamedTuple):
-    """Of those nodes that are memories: what their confidence has come to, and what they stand below."""
+    """The current confidences of memories among the nodes, and their parents."""
 
     confidence: dict[str, float]
     parent: dict[str, str]
@@ -218,13 +218,13 @@ def _memories(
     return _MemoryColumns(confidence, reader.parents([row.id for row in found]) if "parent" in fields else {})
 
 
-def _answer(asking: _Asking, drawing: _DrawnGraph) -> Drawing:
-    """The drawing in columns, with what is gone at the end, but nodes that were named in their places."""
+def _answer(asking: _DrawPlan, drawing: _DrawnGraph) -> Drawing:
+    """Return the drawing in columns. Deleted nodes come last, except with `ids`, where the order is kept."""
     nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
     lived = drawing.lives
     if lived is not None:
-        nodes, degrees, edges = _with_gone(asking, drawing, lived)
-    types, kinds = _Names(), _Names()
+        nodes, degrees, edges = _with_deleted(asking, drawing, lived)
+    types, kinds = _NameTable(), _NameTable()
     fields = asking.fields
     node_columns = _node_columns(nodes, degrees, fields, drawing.memories)
     edge_columns: dict[str, Any] = _bounds(edges) if "valid" in fields else {}
@@ -255,14 +255,14 @@ def _answer(asking: _Asking, drawing: _DrawnGraph) -> Drawing:
     )
 
 
-class _Names:
-    """Names by the places at which they are told once."""
+class _NameTable:
+    """Names stored once and referred to by position."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
     def place(self, name: str) -> int:
-        """Where a name is."""
+        """Return the position of a name."""
         return self._places.setdefault(name, len(self._places))
 
     @property
@@ -271,14 +271,18 @@ class _Names:
         return [*self._places]
 
 
-def _with_gone(
-    asking: _Asking, drawing: _DrawnGraph, lived: Lives
+def _with_deleted(
+    asking: _DrawPlan, drawing: _DrawnGraph, lived: Lives
 ) -> tuple[list[NodeRow], list[int | None], list[NumberedEdge]]:
-    there = {row.id: row for row in drawing.nodes}
-    named = (drawing.redirected.get(each, each) for each in asking.named) if asking.request.ids is not None else there
-    nodes = [row for each in dict.fromkeys(named) if (row := there.get(each) or lived.gone_nodes.get(each)) is not None]
+    existing = {row.id: row for row in drawing.nodes}
+    named = (
+        (drawing.redirected.get(each, each) for each in asking.named) if asking.request.ids is not None else existing
+    )
+    nodes = [
+        row for each in dict.fromkeys(named) if (row := existing.get(each) or lived.gone_nodes.get(each)) is not None
+    ]
     places = {row.id: place for place, row in enumerate(nodes)}
-    counts = dict(zip(there, drawing.degrees, strict=False))
+    counts = dict(zip(existing, drawing.degrees, strict=False))
     moved = [places[row.id] for row in drawing.nodes]
     edges = [edge._replace(source=moved[edge.source], target=moved[edge.target]) for edge in drawing.edges]
     edges += [number_edge(places[row.source], places[row.target], row) for row in lived.gone_edges]
@@ -336,7 +340,7 @@ def _lives(column: list[list[Life]]) -> dict[str, Any]:
 
 
 def _links(
-    drawing: _DrawnGraph, places: dict[str, int], kinds: _Names, fields: frozenset[DrawnField]
+    drawing: _DrawnGraph, places: dict[str, int], kinds: _NameTable, fields: frozenset[DrawnField]
 ) -> DrawnLinks | msgspec.UnsetType:
     lived = drawing.lives
     links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_DRAWN_LINKS]
@@ -357,19 +361,19 @@ def _links(
     )
 
 
-class _Titled(msgspec.Struct):
-    """Attributes that may say what a node is called."""
+class _TitleAttributes(msgspec.Struct):
+    """Attributes that may hold the title of a node."""
 
     name: Any = None
     title: Any = None
     label: Any = None
 
 
-_titled = json_decoder(_Titled).decode
+_titled = json_decoder(_TitleAttributes).decode
 
 
 def label_of(row: NodeRow) -> str:
-    """What a node is called in a picture: of its texts the first that is not blank, in few words."""
+    """Return the label of a node in a drawing: the first of its texts that is not blank, shortened."""
     extras = row.extras
     own = () if row.attributes == NO_ATTRIBUTES else msgspec.structs.astuple(_titled(row.attributes))
     texts = (extras.summary if extras else "", extras.name if extras else "", *own, row.content)
@@ -378,9 +382,9 @@ def label_of(row: NodeRow) -> str:
 
 
 def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
-    """When the store was written to: commits in spans of the same length, from the first that is known to the last.
+    """Return the number of commits over time, in spans of equal length from the oldest known commit to the last.
 
-    A span without commits is left out. It takes the same however many commits there are.
+    Spans without commits are left out. The cost does not depend on the number of commits.
 
     Raises NotFound for the store, Conflict without a history.
     """
@@ -399,13 +403,13 @@ def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
 
 
 MAX_LINK_STATES_READ = 50_000
-"""States of links that are read to tell how long they have held."""
+"""States of links read to determine when they held."""
 
 
 class Lives(msgspec.Struct):
-    """From when until when the states of rows held, newest first; one more than is told where there are more.
+    """The commits between which states of rows held, newest first; one more than is shown, to detect further ones.
 
-    ``gone_nodes``, ``gone_edges`` and ``gone_links`` are the newest rows of what was asked for and is not there.
+    ``gone_nodes``, ``gone_edges`` and ``gone_links`` are the newest rows of what was requested and has been deleted.
     """
 
     nodes: dict[str, list[Life]]
@@ -418,7 +422,7 @@ class Lives(msgspec.Struct):
 
 
 class Known(NamedTuple):
-    """What has been found without the history: ids that were asked for, those of them that are there, edges, links."""
+    """Rows found without the history: requested ids, those that exist, edges, and links."""
 
     ids: Sequence[str]
     there: Collection[str]
@@ -427,9 +431,9 @@ class Known(NamedTuple):
 
 
 def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bool], at: int) -> Lives:
-    """The lives of nodes and of the edges between them, as far as they are known up to a commit.
+    """Return the lives of nodes and of the edges between them, up to a commit.
 
-    What is gone comes as well, if it fits: an edge if both its ends come.
+    Deleted rows that match are included; an edge only if both its ends are.
     """
     nodes = {
         each: found for each in known.ids if (found := _up_to(history.node_lives(each, MAX_SHOWN_LIFETIMES + 1), at))
@@ -456,7 +460,7 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
 def _lives_of_links(
     history: History, ids: Iterable[str], known: Collection[LinkKey], fits: Callable[[EdgeRow], bool], at: int
 ) -> tuple[dict[LinkKey, list[Life]], list[LinkRow], bool]:
-    """The lives of the links of some nodes, the newest rows of those that are gone, and whether there are more."""
+    """Return the lives of the links of some nodes, the newest rows of deleted ones, and whether more exist."""
     left = MAX_LINK_STATES_READ if history.has_links() else 0
     lives: dict[LinkKey, list[Life]] = {}
     gone: dict[LinkKey, LinkRow] = {}

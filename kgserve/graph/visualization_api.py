@@ -1,4 +1,4 @@
-"""Graphs to be drawn: what is asked for, answered in columns that name nodes by their places, and commits over time."""
+"""Requests and answers for drawing graphs, in columns that refer to nodes by position; and the commit timeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_DRAWN_NODES = 5_000
 MAX_OVERVIEW_NODES = 100
 MAX_TIMELINE_BUCKETS = 1_000
 MAX_SHOWN_LIFETIMES = 100
-"""Lives of one row that are told, the newest."""
+"""States listed per row, the newest first."""
 
 DrawnField = Literal["label", "degree", "valid", "version", "tags", "layer", "confidence", "parent"]
 DEFAULT_DRAWN_FIELDS: frozenset[DrawnField] = frozenset({"label", "degree", "valid"})
@@ -27,63 +27,63 @@ _Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 Life = tuple[int, int | None]
-"""The commit from which a state held, and that from which it did no longer; None: it still does."""
+"""The commit in which a state began, and the one in which it ended; None: it is current."""
 ToldLife = list[int | None]
-"""The same in an answer. Schemas of tuples are none that all who read them know."""
+"""A `Life` in an answer; a list, because not every client supports tuple schemas."""
 
 
 class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which nodes to draw: one of `ids`, `around` and `overview`."""
+    """The nodes to draw: one of `ids`, `around` and `overview`."""
 
     ids: (
         Annotated[list[_Id], Meta(max_length=MAX_DRAWN_IDS, description="These nodes, and all edges among them")] | None
     ) = None
     around: (
-        Annotated[list[_Id], Meta(max_length=MAX_DRAWN_STARTS, description="These nodes, and what is around them")]
+        Annotated[list[_Id], Meta(max_length=MAX_DRAWN_STARTS, description="These nodes, and their surroundings")]
         | None
     ) = None
     overview: (
         Annotated[
             int,
-            Meta(description="So many nodes with most edges, and what is around them; below 1 is 1, above 100 is 100"),
+            Meta(description="Number of most connected nodes to start from; below 1 is 1, above 100 is 100"),
         ]
         | None
     ) = None
     depth: Annotated[int, Meta(description="Hops around them; negative is 0, above 10 is 10")] = 1
-    direction: Annotated[Direction, Meta(description="Of the edges that are followed")] = "both"
+    direction: Annotated[Direction, Meta(description="Direction of the edges to follow")] = "both"
     per_node: Annotated[
-        int, Meta(description="Neighbours of one node that are added, the strongest edges first; at most 5,000")
+        int, Meta(description="Maximum number of neighbours per node, the strongest edges first; at most 5,000")
     ] = 50
     max_nodes: Annotated[
-        int, Meta(description="Nodes in all, if not named by `ids`; below 1 is 1, above 5,000 is 5,000")
+        int, Meta(description="Maximum number of nodes, except with `ids`; below 1 is 1, above 5,000 is 5,000")
     ] = 300
     types: Annotated[list[_Label], Meta(max_length=100, description="Add only nodes of these types")] | None = None
     relation_types: Annotated[list[_Label], Meta(max_length=100, description="Only edges of these types")] | None = None
     fields: (
         Annotated[
             list[DrawnField],
-            Meta(max_length=16, description="Columns beside id and type; left out: label, degree, valid"),
+            Meta(max_length=16, description="Columns in addition to id and type; left out: label, degree, valid"),
         ]
         | None
     ) = None
     lives: Annotated[
-        bool, Meta(description="Say from which commit until which each state held, and bring what is gone")
+        bool, Meta(description="Return the commits between which each state held, and deleted nodes and edges")
     ] = False
     as_of: AsOf | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Nodes in columns of the same length: the first ones asked for, then level by level.
+    """Nodes in columns of the same length: the requested ones first, then level by level.
 
-    ``type`` is a place in `types`. ``label`` is the summary, else the name, else the attribute name, title or label,
-    else the first words of the content, else the id. ``degree`` counts edges of all kinds, in and out; null: too many
-    to be counted as of then. ``confidence`` is what a memory's has come to, ``parent`` the id of what it stands below.
-    A column that was not asked for is absent, as is one in which there would be nothing; but for that, ``valid_from``,
-    ``valid_to``, ``layer``, ``confidence`` and ``parent`` are null for nodes that have none.
+    ``type`` is a position in `types`. ``label`` is the summary, else the name, else the attribute name, title or label,
+    else the first words of the content, else the id. ``degree`` counts edges of all types, in and out; null: too many
+    to count as of that moment. ``confidence`` is the current confidence of a memory, ``parent`` the id of its parent. A
+    column is absent if it was not requested or would be empty. Otherwise, ``valid_from``, ``valid_to``, ``layer``,
+    ``confidence`` and ``parent`` are null for nodes that have none.
 
-    ``lives`` are pairs of commits, newest first: from the first on, until the second, a state of the node held; null:
-    it holds. ``lives_cut`` are the places of nodes that have had more than the 100 told.
+    ``lives`` are pairs of commits, newest first: a state of the node held from the first until the second; null: it is
+    current. ``lives_cut`` are the positions of nodes with more than the 100 states listed.
     """
 
     id: list[str]
@@ -102,9 +102,9 @@ class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Edges in columns: ``from`` and ``to`` are places of nodes, ``type`` one in `relation_types`; `lives` as theirs.
+    """Edges in columns: ``from`` and ``to`` are positions of nodes, ``type`` one in `relation_types`.
 
-    There are 100,000 at most.
+    ``lives`` are the same as for nodes. At most 100,000 edges are returned.
     """
 
     source: list[int] = field(name="from")
@@ -118,9 +118,10 @@ class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Edges into other stores in columns: ``to`` is the id of a node of the store ``to_graph``, there or not.
+    """Edges into other stores in columns: ``to`` is the id of a node in the store ``to_graph``, which need not exist.
 
-    The rest is as that of edges. There are 10,000 at most. They are not followed: ask the other store for its nodes.
+    The other columns are the same as for edges. At most 10,000 are returned. They are not followed: query the other
+    store for its nodes.
     """
 
     source: list[int] = field(name="from")
@@ -135,11 +136,11 @@ class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A part of a graph as of commit ``sequence``, in columns. ``truncated``: there was more than may be told.
+    """A part of a graph as of commit ``sequence``, in columns. ``truncated``: a limit was reached.
 
-    ``left_out`` are pairs: the place of a node whose neighbours were looked for, and how many of these are not among
-    the nodes (at least, if `truncated`). ``missing`` are ids that name no node. ``redirected`` tells, of ids of nodes
-    that were merged, the survivors, which stand in their places.
+    ``left_out`` are pairs: the position of a node whose neighbours were read, and the number of them that are not among
+    the nodes (a lower bound if `truncated`). ``missing`` are ids without a node. ``redirected`` maps requested ids of
+    merged nodes to the survivors drawn instead.
     """
 
     sequence: int
@@ -155,21 +156,19 @@ class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TimelineQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How finely to tell commits over time."""
+    """The resolution of the timeline."""
 
-    buckets: Annotated[int, Meta(description="Spans of time; below 1 is 1, above 1,000 is 1,000")] = 120
+    buckets: Annotated[int, Meta(description="Number of time spans; below 1 is 1, above 1,000 is 1,000")] = 120
 
 
 class Timeline(msgspec.Struct, kw_only=True):
-    """Commits over time, in spans of the same length, without those in which there were none.
+    """Commits over time, in spans of the same length; spans without commits are left out.
 
-    Each of ``buckets`` is its first and its last commit, its bounds as times, and how many commits there were. Commits
-    before ``oldest`` are known no longer.
+    Each of ``buckets`` holds its first and its last commit, its bounds as times, and its number of commits. Commits
+    before ``oldest`` are no longer in the history.
     """
 
     sequence: int
     oldest: int
     buckets: list[list[int | str]]
-    gaps: Annotated[
-        list[HistoryGap] | UnsetType, Meta(description="What is missing since the history's file was damaged")
-    ] = UNSET
+    gaps: Annotated[list[HistoryGap] | UnsetType, Meta(description="Gaps left by damage to the history file")] = UNSET

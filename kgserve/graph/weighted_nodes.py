@@ -1,4 +1,4 @@
-"""Sets of nodes with a weight each, from 0 to 1, of which large ones are named only in part."""
+"""Sets of nodes, each with a weight from 0 to 1. Ids of large sets are looked up only for the nodes returned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WeightedNodes(ABC):
 
     @abstractmethod
     def first(self, count: int) -> dict[str, float]:
-        """Return at most `count` nodes with their weights: the greatest first, of equal ones the youngest node."""
+        """Return at most `count` nodes with their weights: the greatest first, newer nodes before older ones."""
 
     def slices(self, count: int) -> Iterator[dict[str, float]]:
         """Yield all nodes in the order of `first`, at most `count` at a time."""
@@ -55,7 +55,7 @@ class NodeWeights(WeightedNodes):
 
 
 class NumberedWeights(WeightedNodes):
-    """Weights by the numbers of rows, so that only the nodes that are returned have to be named."""
+    """Weights by row number; ids are looked up only for the nodes that are returned."""
 
     def __init__(self, rows: Rows, numbers: Numbers, weights: NDArray[np.float64]) -> None:
         order = np.argsort(numbers, kind="stable")
@@ -91,7 +91,7 @@ class NumberedWeights(WeightedNodes):
 
 
 class Intersection(WeightedNodes):
-    """Nodes that two sets have in common, with their weights in the first one."""
+    """Nodes that are in both sets, with their weights in the first one."""
 
     def __init__(self, one: WeightedNodes, other: WeightedNodes) -> None:
         self._one = one

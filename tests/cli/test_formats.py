@@ -112,7 +112,7 @@ def test_a_mapping(command: Command, tmp_path: Path) -> None:
     )
     done = command("import", "mapped", "--mapping", mapping)
     assert done.code == 1
-    assert "people.csv row 3: age is 'x', which is no integer" in done.err
+    assert "people.csv row 3: age is 'x', which is not an integer" in done.err
     assert '"id":"p1","type":"Person","content":"Ann","attributes":{"age":41}' in command.exported("mapped")[0]
     mapping.write_text('[[nodes]]\nfile = "people.csv"\nid = "{nr}"\ntypo = "Person"\n')
     wrong = command("import", "mapped", "--mapping", mapping)

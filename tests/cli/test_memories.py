@@ -56,7 +56,7 @@ def test_what_is_no_line_of_the_memory_servers_is_told_by_its_number(server: Run
     path.write_text(f'{json.dumps(LINES[1])}\n{{"kind": "node", "id": "a", "type": "t"}}\n')
     done = kgserve("import", "mixed", str(path), "--as-memories", "--server", server.url)
     assert done.code == 1
-    assert "mixed.jsonl line 2: is no line of the memory server" in done.out + done.err
+    assert "mixed.jsonl line 2: must be a line of the memory server" in done.out + done.err
     refused = kgserve("import", "mixed", str(path), "--format", "csv", "--as-memories", "--server", server.url)
     assert refused.code == 2
     assert "--format memory-server" in refused.err

@@ -58,4 +58,4 @@ def test_what_it_cannot_do(server: Running) -> None:
     load(server, "there", 1)
     refused = prune(server, "there", "--before", "soon")
     assert refused.code == 1
-    assert "before: is neither a sequence" in refused.err
+    assert "before: must be a sequence" in refused.err

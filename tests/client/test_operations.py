@@ -224,7 +224,7 @@ def test_nodes_by_their_attributes(project: Store) -> None:
     assert ([node.id for node in found.nodes], found.missing) == (["n2", "n0"], ["x"])
     dry = project.delete_nodes(attributes={"n": 1}, dry_run=True)
     assert dry.ids == project.delete_nodes(attributes={"n": 1}).ids == ["n1"]
-    with pytest.raises(InvalidInput, match="a filter is needed"):
+    with pytest.raises(InvalidInput, match="a filter is required"):
         project.delete_nodes(types=[])
 
 

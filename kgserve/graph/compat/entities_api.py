@@ -1,9 +1,8 @@
-r"""An entity as the official MCP memory server has it: a name, a type, and observations, the lines of a content.
+r"""Entities of the official MCP memory server: a name, a type, and observations, stored as the lines of a content.
 
-So they are kept once, found by search, and read and written by who knows nothing of observations. A line that begins
-with a tab goes on with the observation above it, and an empty line is none. What would be taken for one of these, an
-observation that is empty or begins with a tab, has a backslash in front, and so has one that has it already: ``\``,
-``\`` and a tab.
+Observations are thus stored once, found by search, and readable without knowledge of this format. A line that begins
+with a tab continues the observation above it, and an empty line is ignored. Observations that are empty or begin with a
+tab are prefixed with a backslash. So are those that already have such a prefix: ``\``, or ``\`` and a tab.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 DEFAULT_ENTITY_TYPE = "entity"
-"""The type of an entity that has none."""
+"""Type of an entity without a type."""
 PLACEHOLDER_ATTRIBUTES = '{"placeholder":true}'
-"""The attributes of a node that stands for the missing end of a relation."""
+"""Attributes of a node that represents the missing end of a relation."""
 
 
 class Entity(msgspec.Struct, kw_only=True):
-    """A name, a type, and what is known."""
+    """An entity with its observations."""
 
     name: str
     entity_type: str = field(name="entityType")
@@ -29,7 +28,7 @@ class Entity(msgspec.Struct, kw_only=True):
 
 
 class ServerRelation(msgspec.Struct, kw_only=True):
-    """What leads from one name to another."""
+    """A relation between two names."""
 
     source: str = field(name="from")
     target: str = field(name="to")
@@ -37,46 +36,46 @@ class ServerRelation(msgspec.Struct, kw_only=True):
 
 
 class NewObservations(msgspec.Struct, kw_only=True):
-    """What is to be added to an entity."""
+    """Observations to add to an entity."""
 
     name: str = field(name="entityName")
     contents: list[str]
 
 
 class AddedObservations(msgspec.Struct, kw_only=True):
-    """What was added to an entity: what it did not say yet."""
+    """The observations added to an entity, without those that it already had."""
 
     name: str = field(name="entityName")
     added: list[str] = field(name="addedObservations")
 
 
 class OldObservations(msgspec.Struct, kw_only=True):
-    """What an entity is to say no longer."""
+    """Observations to delete from an entity."""
 
     name: str = field(name="entityName")
     observations: list[str]
 
 
 class Created(msgspec.Struct, kw_only=True):
-    """The entities that were not there before."""
+    """The entities that did not exist before."""
 
     entities: list[Entity]
 
 
 class Related(msgspec.Struct, kw_only=True):
-    """The relations that were not there before."""
+    """The relations that did not exist before."""
 
     relations: list[ServerRelation]
 
 
 class Added(msgspec.Struct, kw_only=True):
-    """What each entity did not say before."""
+    """The observations that each entity did not have before."""
 
     results: list[AddedObservations]
 
 
 class Deleted(msgspec.Struct, kw_only=True):
-    """Nothing of it is there any more."""
+    """Confirmation of a deletion."""
 
     success: bool = True
     message: str
@@ -90,29 +89,29 @@ class KnowledgeGraph(msgspec.Struct, kw_only=True):
     more: str | UnsetType = UNSET
 
 
-# A carriage return may stand before the end of a line: to be empty is to have no character at all.
+# A line with only a carriage return is not empty.
 _AMBIGUOUS_START = re.compile(r"\\*(?:\t|\Z)")
 _ESCAPED_START = re.compile(r"\\+(?:\t|\Z)")
 
 
 def content_of(observations: Iterable[str]) -> str:
-    """The content that holds these observations."""
+    """Return the content that stores these observations."""
     return "\n".join(map(_lines_of, observations))
 
 
 def observations_of(content: str) -> list[str]:
-    """The observations that a content holds: of a text that somebody else wrote its lines."""
+    """Return the observations in a content; any other text consists of one observation per line."""
     return [observation for observation, _ in _blocks(content)]
 
 
 def with_observations(content: str, added: Iterable[str]) -> str:
-    """A content with more observations at its end."""
+    """Return a content with observations appended."""
     more = content_of(added)
     return f"{content}\n{more}" if content and more else content or more
 
 
 def without_observations(content: str, removed: Container[str]) -> str:
-    """A content without some observations; as it was if it holds none of them."""
+    """Return a content without some observations; unchanged if it contains none of them."""
     blocks = list(_blocks(content))
     if not any(observation in removed for observation, _ in blocks):
         return content
@@ -120,7 +119,7 @@ def without_observations(content: str, removed: Container[str]) -> str:
 
 
 def is_placeholder(node_type: str, content: str, attributes: str) -> bool:
-    """Whether a node only stands for the missing end of a relation: nobody has said anything about it."""
+    """Return whether a node only represents the missing end of a relation."""
     return not content and node_type == DEFAULT_ENTITY_TYPE and attributes == PLACEHOLDER_ATTRIBUTES
 
 
@@ -130,7 +129,7 @@ def _lines_of(observation: str) -> str:
 
 
 def _blocks(content: str) -> Iterator[tuple[str, str]]:
-    """Each observation with the lines that it is written as."""
+    """Yield each observation with the lines that store it."""
     block: list[str] = []
     for line in content.split("\n"):
         if line.startswith("\t") and block:

@@ -1,7 +1,7 @@
-"""Entities with observations, and relations between their names, as the official MCP memory server has them.
+"""Entities with observations, and relations between their names, as in the official MCP memory server.
 
-Each write is one commit that is made of what it finds: nobody's observation is lost to somebody else's. A relation may
-name what is not there; a placeholder stands for it, which these use cases do not show, until an entity takes its place.
+Each write is one commit computed from the rows it finds, so concurrent writes lose no observations. A relation may name
+an entity that does not exist. A placeholder, which reads do not return, represents it until the entity is created.
 """
 
 from __future__ import annotations
@@ -53,22 +53,25 @@ from kgserve.stores.store import OpenStore
 T = TypeVar("T")
 
 MAX_READ_GRAPH_CHARS = 24_000
-"""Characters of JSON that an answer may take."""
+"""Characters of JSON in an answer."""
 _MAX_ENTITY_CHARS = 18_000
-"""Of it for an entity that is too long to be whole."""
+"""Characters of JSON for an entity that is too long to be returned whole."""
 SEARCH_INDEX_TIMEOUT_SECONDS = 0.5
-"""How long a search waits for the indexes to have seen what is there."""
+"""Time that a search waits for the indexes to catch up with the store."""
 MAX_NODES_PER_SEARCH = 50
 MAX_SEMANTIC_HITS = 10
 MAX_MATCHING_NAMES = 10
-"""Names that a search looks at: one without observations is in no index. And names that an answer leaves out."""
+"""Names that a search compares, because entities without observations are not indexed.
+
+An answer also lists at most this number of names that were left out.
+"""
 MAX_DELETED_EDGES_CHECKED = 10_000
 
 _encode = msgspec.json.Encoder().encode
 
 
 def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]:
-    """Makes those that are not there, and answers with them; what is there stays as it is.
+    """Create the entities that do not exist, and return them; existing ones do not change.
 
     Raises TooLarge for observations of more than 1 MiB.
     """
@@ -80,9 +83,9 @@ def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]
     made: dict[str, Entity] = {}
 
     def batch(rows: Rows) -> WriteBatch:
-        there = _entities(rows, {entity.name for entity in entities})
+        existing = _entities(rows, {entity.name for entity in entities})
         for entity in entities:
-            if entity.name not in there:
+            if entity.name not in existing:
                 made[entity.name] = _joined(made.get(entity.name), entity)
         puts = [_put(index, entity) for index, entity in enumerate(made.values())]
         return completed(rows, WriteBatch(nodes=puts, cost=cost(puts, [])))
@@ -91,7 +94,7 @@ def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]
 
 
 def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Related]:
-    """Makes those that are not there, and answers with them. Their ends need not be there."""
+    """Create the relations that do not exist, and return them. Their ends need not exist."""
     faults = Faults()
     for index, relation in enumerate(relations):
         for text, field in zip(_key(relation), ServerRelation.__struct_encode_fields__, strict=True):
@@ -101,8 +104,8 @@ def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Futur
     made: list[ServerRelation] = []
 
     def batch(rows: Rows) -> WriteBatch:
-        there = rows.edges(list(wanted))
-        new = [key for key in wanted if key not in there]
+        existing = rows.edges(list(wanted))
+        new = [key for key in wanted if key not in existing]
         made.extend(wanted[key] for key in new)
         edges = [EdgePut(index, key) for index, key in enumerate(new)]
         return completed(rows, WriteBatch(edges=edges, cost=cost([], edges)))
@@ -111,9 +114,9 @@ def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Futur
 
 
 def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Future[Added]:
-    """Adds to entities what they do not say yet, and answers with that.
+    """Add observations that the entities do not have yet, and return them.
 
-    Raises NotFound when one of them is not there, and TooLarge for more than 1 MiB; then nothing is added.
+    Raises NotFound if an entity does not exist, and TooLarge for more than 1 MiB; then nothing is added.
     """
     added: list[AddedObservations] = []
 
@@ -139,18 +142,18 @@ def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Futu
 
 
 def delete_entities(graph: Graph, names: Sequence[str]) -> Future[Deleted]:
-    """Deletes entities with their relations; one that is not there is fine."""
+    """Delete entities with their relations; missing ones are ignored."""
 
     def batch(rows: Rows) -> WriteBatch:
-        there = {name for name in names if rows.has(name)}
-        cut = {edge.key for name in there for edge in _edges(rows, name)}
-        return WriteBatch(delete_nodes=[*there, *_left_alone(rows, cut, there)])
+        existing = {name for name in names if rows.has(name)}
+        cut = {edge.key for name in existing for edge in _edges(rows, name)}
+        return WriteBatch(delete_nodes=[*existing, *_left_alone(rows, cut, existing)])
 
     return _deleted(graph, batch, "Entities")
 
 
 def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> Future[Deleted]:
-    """Takes observations from entities; what is not there is fine."""
+    """Delete observations of entities; missing ones are ignored."""
 
     def batch(rows: Rows) -> WriteBatch:
         contents = _contents(rows, [each.name for each in deletions])
@@ -163,19 +166,19 @@ def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> F
 
 
 def delete_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Deleted]:
-    """Deletes relations; one that is not there is fine."""
+    """Delete relations; missing ones are ignored."""
 
     def batch(rows: Rows) -> WriteBatch:
-        there = rows.edges([_key(relation) for relation in relations]).keys()
-        return WriteBatch(delete_edges=list(there), delete_nodes=_left_alone(rows, there, ()))
+        existing = rows.edges([_key(relation) for relation in relations]).keys()
+        return WriteBatch(delete_edges=list(existing), delete_nodes=_left_alone(rows, existing, ()))
 
     return _deleted(graph, batch, "Relations")
 
 
 def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
-    """A batch with placeholders for the ends of its edges that are neither in the store nor in it.
+    """Return a batch with placeholders for the ends of its edges that do not exist.
 
-    What it says of a node that was a placeholder makes that an entity.
+    A placeholder that the batch writes to becomes an entity.
     """
     puts = {put.id for put in batch.nodes}
     missing = {end: put.index for put in batch.edges for end in put.key[:2] if end not in puts and not rows.has(end)}
@@ -192,7 +195,7 @@ def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
 def _written(
     graph: Graph, batch: Callable[[Rows], WriteBatch], answer: Callable[[], T], *, create: bool = False
 ) -> Future[T]:
-    """One commit of what ``batch`` makes of the rows once all writes before it are in. Raises NoStore."""
+    """Commit the batch that ``batch`` builds from the rows after all earlier writes. Raises NoStore."""
 
     def prepared(store: OpenStore) -> WriteBatch:
         with store.reading() as rows:
@@ -202,7 +205,7 @@ def _written(
 
 
 def _deleted(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Future[Deleted]:
-    """The same of a deletion: where there is no store, there is nothing to delete."""
+    """Commit a deletion; a missing store has nothing to delete."""
     answer = Deleted(message=f"{what} deleted successfully")
     try:
         return _written(graph, batch, lambda: answer)
@@ -217,7 +220,7 @@ def _entities(rows: Rows, names: Collection[str]) -> dict[str, NodeRow]:
 
 
 def _contents(rows: Rows, names: Collection[str]) -> dict[str, str]:
-    """By what a name has come to: one that was merged into another is that one."""
+    """Return contents by name, after following merge redirects."""
     ids = {resolve_redirect(rows, name) for name in names}
     return {name: row.content for name, row in _entities(rows, ids).items()}
 
@@ -231,7 +234,7 @@ def _key(relation: ServerRelation) -> EdgeKey:
 
 
 def _joined(earlier: Entity | None, entity: Entity) -> Entity:
-    """Of an entity that is sent twice, what both say."""
+    """Return the union of an entity that is sent twice."""
     if earlier is None:
         return entity
     known = set(earlier.observations)
@@ -249,16 +252,14 @@ def _rewritten(contents: Mapping[str, str]) -> WriteBatch:
 
 
 def _fitting(name: str, content: str) -> str:
-    """The content. Raises TooLarge."""
+    """Return the content. Raises TooLarge."""
     if len(content) * 4 > MAX_CONTENT_BYTES and len(content.encode()) > MAX_CONTENT_BYTES:
-        raise TooLarge(
-            f"the observations of {name[:80]!r} come to more than {MAX_CONTENT_BYTES} bytes; use another entity"
-        )
+        raise TooLarge(f"the observations of {name[:80]!r} exceed {MAX_CONTENT_BYTES} bytes; use another entity")
     return content
 
 
 def _no_entity(name: str) -> NotFound:
-    return NotFound(f"Entity with name {name} not found; create_entities makes it")
+    return NotFound(f"Entity with name {name} not found; create it with create_entities")
 
 
 def _edges(rows: Rows, name: str) -> Iterator[EdgeRow]:
@@ -266,34 +267,34 @@ def _edges(rows: Rows, name: str) -> Iterator[EdgeRow]:
 
 
 def _left_alone(rows: Rows, cut: Collection[EdgeKey], but: Collection[str]) -> list[str]:
-    """Placeholders that have no relation any more once these are gone."""
+    """Return the placeholders without relations once some edges are deleted."""
     ends = dict.fromkeys(end for key in islice(cut, MAX_DELETED_EDGES_CHECKED) for end in key[:2] if end not in but)
     placeholders = (name for name, row in rows.nodes(ends).items() if _is_placeholder(row))
     return [name for name in placeholders if all(edge.key in cut for edge in _edges(rows, name))]
 
 
 def read_graph(graph: Graph, after: str = "") -> KnowledgeGraph:
-    """Entities in the order of their names, those behind ``after``, each with the relations that begin there."""
+    """Return entities in the order of their names, those after ``after``, each with the relations that start there."""
 
     def page(rows: Rows) -> KnowledgeGraph:
-        gathered = _ServerGraph(rows, whole=True)
+        gathered = _GraphPage(rows, whole=True)
         for name in rows.ids_behind(after):
             if not gathered.take(name, rows.outgoing(name)):
-                return gathered.graph(f"the graph goes on: read_graph with after {_quoted(gathered.last)}")
+                return gathered.graph(f"the graph continues: use read_graph with after {_quoted(gathered.last)}")
         return gathered.graph()
 
     return _found(lambda: _looked(graph, page))
 
 
 def open_nodes(graph: Graph, names: Iterable[str]) -> KnowledgeGraph:
-    """The entities of these names, with the relations that begin or end there."""
+    """Return the entities of these names, with the relations that start or end there."""
     return _found(lambda: _looked(graph, lambda rows: _opened(rows, names)))
 
 
 def search_nodes(graph: Graph, query: str) -> KnowledgeGraph:
-    """What is found by its name, type or words, best first, with the relations that begin or end there.
+    """Return entities found by name, type or words, best first, with the relations that start or end there.
 
-    Where nothing is, what is nearest in meaning. An empty query finds everything. Raises what a search raises.
+    Without such matches, return the nearest in meaning. An empty query returns everything. Raises as a search does.
     """
     if not query.strip():
         return read_graph(graph)
@@ -313,7 +314,7 @@ def _searched(graph: Graph, query: str) -> KnowledgeGraph:
 
 
 def _hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
-    """The nodes that hold words of the query, and those that are near in meaning, best first."""
+    """Return the nodes that contain words of the query, and those near in meaning, best first."""
     with graph.lease() as store:
         if graph.graphs.indexer is not None:
             graph.graphs.indexer.of(store).reach(store.state.sequence, SEARCH_INDEX_TIMEOUT_SECONDS, "entities")
@@ -323,7 +324,7 @@ def _hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
 
 
 def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
-    """Names that are the query, or begin with it, as it is written or as names are."""
+    """Yield names that are the query, or begin with it, in several capitalizations."""
     behind = (
         name for text in spelled for name in islice(rows.ids_behind(text), MAX_MATCHING_NAMES) if name.startswith(text)
     )
@@ -331,16 +332,18 @@ def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
 
 
 def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
-    gathered = _ServerGraph(rows)
-    there = dict.fromkeys(resolve_redirect(rows, name) for name in names)
-    left = [name for name in there if not gathered.take(name, _edges(rows, name))]
+    gathered = _GraphPage(rows)
+    survivors = dict.fromkeys(resolve_redirect(rows, name) for name in names)
+    left = [name for name in survivors if not gathered.take(name, _edges(rows, name))]
     more = f" and {len(left) - MAX_MATCHING_NAMES} more" if len(left) > MAX_MATCHING_NAMES else ""
-    told = ", ".join(map(_quoted, left[:MAX_MATCHING_NAMES]))
-    return gathered.graph(f"left out for their size: {told}{more}; open_nodes gives fewer at a time" if left else "")
+    listed = ", ".join(map(_quoted, left[:MAX_MATCHING_NAMES]))
+    return gathered.graph(
+        f"left out for their size: {listed}{more}; use open_nodes for fewer at a time" if left else ""
+    )
 
 
 def _found(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
-    """What is found; nothing where there is no store."""
+    """Return the result; an empty graph if the store does not exist."""
     try:
         return look()
     except Hidden:
@@ -350,15 +353,15 @@ def _found(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
 
 
 def _looked(graph: Graph, look: Callable[[Rows], KnowledgeGraph]) -> KnowledgeGraph:
-    """What is found in the rows."""
+    """Return the result of a read of the rows."""
     with graph.lease() as store, store.reading() as rows:
         return look(rows)
 
 
-class _ServerGraph:
-    """Entities and relations, as much as there is room for: those that are true now, and no placeholders.
+class _GraphPage:
+    """Entities and relations up to the size limit, without placeholders and rows that are not valid now.
 
-    ``whole``: also the relations that begin at placeholders.
+    whole: include relations that start at placeholders.
     """
 
     def __init__(self, rows: Rows, *, whole: bool = False) -> None:
@@ -372,7 +375,7 @@ class _ServerGraph:
         self.last = ""
 
     def take(self, name: str, edges: Iterable[EdgeRow]) -> bool:
-        """Take in a node with edges of it; whether there was room. For a part of the first there always is."""
+        """Add a node with edges; return whether it fits. The first node is always added, at least in part."""
         row = self._rows.node(name)
         if row is None or not row.holds_at(self._now) or (_is_placeholder(row) and not self._whole):
             return True
@@ -389,17 +392,17 @@ class _ServerGraph:
         if room < 0 and not first:
             return False
         if room < 0:
-            self._cut.append(f"{_quoted(name)} has more relations; list_relations gives them")
+            self._cut.append(f"{_quoted(name)} has more relations; list them with list_relations")
         self._room, self.last = max(room, 0), name
         self._entities += entities
         self._relations |= relations
         return True
 
     def graph(self, more: str = "") -> KnowledgeGraph:
-        """What was taken in; ``more`` is what was not, and how to get it."""
-        said = "; ".join([*self._cut, *([more] if more else [])])
+        """Return the graph; ``more`` says what was left out, and how to get it."""
+        notes = "; ".join([*self._cut, *([more] if more else [])])
         return KnowledgeGraph(
-            entities=self._entities, relations=list(self._relations.values()), more=said or msgspec.UNSET
+            entities=self._entities, relations=list(self._relations.values()), more=notes or msgspec.UNSET
         )
 
     def _of(self, row: NodeRow, *, shortened: bool) -> Entity:
@@ -407,14 +410,14 @@ class _ServerGraph:
         return self._shortened(entity) if shortened and _size(entity) > _MAX_ENTITY_CHARS else entity
 
     def _shortened(self, entity: Entity) -> Entity:
-        """An entity with as many of its observations as there is room for, and at least a part of one."""
+        """Return an entity with as many of its observations as fit, and at least a part of one."""
         ends = accumulate(_size(text) for text in entity.observations)
         count = sum(1 for _ in takewhile(lambda end: end <= _MAX_ENTITY_CHARS, ends))
         kept = entity.observations[:count] or [entity.observations[0][: _MAX_ENTITY_CHARS // 2] + "…"]
         offset = len(content_of(entity.observations[:count])) if count else _MAX_ENTITY_CHARS // 2
         self._cut.append(
-            f"of the {len(entity.observations):,} observations of {_quoted(entity.name)} the first {count:,} are here; "
-            f"get_entity with content_offset {offset} reads on"
+            f"only {count:,} of {len(entity.observations):,} observations of {_quoted(entity.name)} are included; "
+            f"continue with get_entity and content_offset {offset}"
         )
         return replace(entity, observations=kept)
 
@@ -427,7 +430,7 @@ class _ServerGraph:
 
 
 def _size(part: Any) -> int:
-    """Characters that it takes, with a comma."""
+    """Return the size of a value as JSON in characters, with a comma."""
     return len(_encode(part).decode()) + 1
 
 

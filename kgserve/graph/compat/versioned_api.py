@@ -1,6 +1,7 @@
-"""The contract of a versioned store: nodes as lineages of versions, written with regard to the version that was seen.
+"""The versioned store API: nodes as lineages of versions, written with optimistic concurrency.
 
-Its ``lineage_id`` is our id, ``kind`` our type, ``metadata`` our attributes; a node may be sent under either name.
+Its ``lineage_id`` is our id, ``kind`` our type, ``metadata`` our attributes; a node may be sent with either set of
+names.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ MAX_SUBGRAPH_EDGES = 100
 
 _Name = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
 _Tags = Annotated[list[_Name], Meta(max_length=MAX_TAGS)]
-_Moment = Annotated[str, Meta(max_length=64, description="RFC 3339; left out or empty: none")]
+_Moment = Annotated[str, Meta(max_length=64, description="RFC 3339; left out or empty: no time")]
 _Version = Annotated[
     int,
-    Meta(ge=0, lt=1 << 53, description="The version that the writer had seen; left out: whatever there is"),
+    Meta(ge=0, lt=1 << 53, description="The version that the writer had read; left out: any"),
 ]
-_Graph = Annotated[str, Meta(description="The store's name once more; it may be left out")] | None
+_Graph = Annotated[str, Meta(description="The store's name; may be left out")] | None
 _Ordinal = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
 
 
 class NodeFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A version of a node, whole: what is left out is empty. Without an id a new node is made."""
+    """A whole version of a node: fields that are left out are empty. Without an id, a new node is created."""
 
     lineage_id: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Left out: a new node")] | None = None
     kind: _Name | None = None
@@ -46,7 +47,7 @@ class NodeFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PutNodeRequest(NodeFields, kw_only=True):
-    """A version of a node, whole: what is left out is empty. Without an id a new node is made."""
+    """A whole version of a node: fields that are left out are empty. Without an id, a new node is created."""
 
     graph_id: _Graph = None
     id: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="The same as lineage_id")] | None = None
@@ -55,13 +56,13 @@ class PutNodeRequest(NodeFields, kw_only=True):
 
 
 class NodeSpec(NodeFields, kw_only=True):
-    """A node of a subgraph; ``ref`` is how edges of the same call name it."""
+    """A node of a subgraph; edges of the same call refer to it by ``ref``."""
 
     ref: _Name | None = None
 
 
 class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An edge of a subgraph. Each end is a ``ref`` of this call or the id of a node that exists."""
+    """An edge of a subgraph. Each end is a ``ref`` of this call or the id of an existing node."""
 
     from_ref: _Name | None = None
     from_lineage: _Name | None = None
@@ -78,22 +79,22 @@ class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class UnreadItem(msgspec.Struct, frozen=True):
-    """An item of a subgraph that could not be read, why, and what edges of the call know it by."""
+    """An item of a subgraph that could not be decoded, its error, and the ``ref`` by which edges name it."""
 
     error: KgserveError
     ref: str | None = None
 
 
 def _items(kind: type[msgspec.Struct], most: int) -> Meta:
-    """Says of a list what its items are to be, though each is read by itself."""
+    """Return the schema of the items of a list whose items are decoded one by one."""
     reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return Meta(description=f"At most {most}", extra_json_schema={"items": reference})
 
 
 class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Nodes, then edges, each written by itself: what is wrong with one is said of that one.
+    """Nodes, then edges, each with its own result: a faulty item does not affect the others.
 
-    So items are read one by one: they come as they were sent, as Structs, or as what could not be read.
+    Items are therefore decoded one by one: they are raw values, Structs, or items that could not be decoded.
     """
 
     graph_id: _Graph = None
@@ -101,16 +102,14 @@ class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     edges: Annotated[list[EdgeSpec | Any], _items(EdgeSpec, MAX_SUBGRAPH_EDGES)] | None = None
 
 
-_Replaced = Annotated[
-    int, Meta(description="The version that this put replaced, where it is not the one that it was based on")
-]
-_Cleared = Annotated[list[str], Meta(description="Fields that were left out, and so are empty now")]
+_Replaced = Annotated[int, Meta(description="The replaced version, if the put was not based on it")]
+_Cleared = Annotated[list[str], Meta(description="Fields that were left out and are now empty")]
 
 
 class PutNodeAnswer(msgspec.Struct, kw_only=True):
-    """The node as it is now. A put that changes nothing makes no version.
+    """The current node. A put without changes creates no version.
 
-    What comes after ``sequence`` is absent where there is nothing to tell.
+    Fields after ``sequence`` are absent where they do not apply.
     """
 
     ok: Literal[True] = True
@@ -122,7 +121,7 @@ class PutNodeAnswer(msgspec.Struct, kw_only=True):
 
 
 class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What became of one node. Of one that was kept as a conflict there are id, version and error."""
+    """Result of one node. For a version kept as a conflict: id, version and error."""
 
     created: bool
     ref: str | None = None
@@ -134,22 +133,19 @@ class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What became of one edge: its id, or why there is none. What comes after ``error`` is absent for a new edge."""
+    """Result of one edge: its id, or an error. Fields after ``error`` are absent for a new edge."""
 
     edge_id: str | None = None
     error: str | None = None
     created: (
         Annotated[
-            Literal[False], Meta(description="The edge was there already, or an earlier item of the call has made it")
+            Literal[False], Meta(description="The edge existed already, or an earlier item of the call created it")
         ]
         | UnsetType
     ) = UNSET
-    replaced_version: Annotated[int, Meta(description="The version of the edge that this put replaced")] | UnsetType = (
-        UNSET
-    )
+    replaced_version: Annotated[int, Meta(description="The replaced version of the edge")] | UnsetType = UNSET
     replaced: (
-        Annotated[dict[str, Any], Meta(description="The fields that this put changed, with the values they had")]
-        | UnsetType
+        Annotated[dict[str, Any], Meta(description="The changed fields with their previous values")] | UnsetType
     ) = UNSET
 
 
@@ -158,18 +154,18 @@ class PutSubgraphAnswer(msgspec.Struct, kw_only=True):
 
     nodes: list[NodeResult]
     edges: list[EdgeResult]
-    sequence: Annotated[int, Meta(description="The store's commit number once all that was written is in it")]
+    sequence: Annotated[int, Meta(description="The commit that holds the last write")]
 
 
 class RetireRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Until when a node was true; left out: now, or earlier if it had ended already."""
+    """The end of a node's validity; by default now, or its end if that is earlier."""
 
     valid_to: _Moment | None = None
     created_by: _Name | None = None
 
 
 class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An edge, and until when it was true; left out: now, or earlier if it had ended already."""
+    """An edge, and the end of its validity; by default now, or its end if that is earlier."""
 
     source: str = field(name="from")
     target: str = field(name="to")
@@ -180,7 +176,7 @@ class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class RetireAnswer(msgspec.Struct, kw_only=True):
-    """It is there as before, and true until ``valid_to``; ``changed`` is false when it had ended by then."""
+    """The row is kept, and true until ``valid_to``; ``changed`` is false if it had that end already."""
 
     ok: Literal[True] = True
     valid_to: str

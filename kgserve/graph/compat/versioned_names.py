@@ -1,10 +1,10 @@
-"""The names that versioned writes give to fields (``lineage_id``, ``kind``, ``metadata``), for answers of reads.
+"""Field names of the versioned API (``lineage_id``, ``kind``, ``metadata``) in answers of other reads.
 
-The contract also computes two flags for each node, ``is_current`` and ``is_stale``. Other answers leave them out where
-they are usual, so they are added here.
+The versioned API also has the flags ``is_current`` and ``is_stale`` for each node. Other answers leave them out where
+they have their usual values, so they are added here.
 
-An answer is renamed where it is JSON, by the places where nodes and edges stand in answers. What describes it is made
-of its Struct, with the same names; a test says that the two agree.
+Answers are renamed in their JSON form, by the fields in which nodes and edges occur. Their schema is derived from the
+Struct with the same names; a test checks that both agree.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kgserve.graph.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHis
 from kgserve.platform.codecs import decode_json
 
 FIELD_NAMES_PARAMETER = "field_names"
-"""The parameter that asks for them."""
+"""The query parameter that requests these names."""
 VERSIONED_FIELD_NAMES = "versioned"
-"""Its value."""
+"""The value of that parameter."""
 FieldNames = Annotated[
-    Literal["versioned"], Meta(description="Fields as versioned writes name them: lineage_id, kind, metadata")
+    Literal["versioned"], Meta(description="Use the field names of versioned writes: lineage_id, kind, metadata")
 ]
 VERSIONED_JSON_MEDIA_TYPE = "application/vnd.kgserve.versioned+json"
-"""The media type of an answer that has them."""
+"""The media type of an answer with these names."""
 
 _NODE_FIELD_RENAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata", "stale": "is_stale"}
 _EDGE_FIELD_RENAMES = {"from": "from_lineage", "to": "to_lineage", "relation_type": "kind", "attributes": "metadata"}
@@ -46,21 +46,21 @@ _RENAMES_BY_STRUCT: dict[type[msgspec.Struct], Mapping[str, str]] = {
     SchemaDescription: _SCHEMA_FIELD_RENAMES,
 }
 _VERSION_FIELDS = frozenset({"node", "nodes"})
-"""Places of nodes that name a version which is not the present one as such; rows of a change do not."""
+"""Fields whose nodes may be former versions; rows of a change are not."""
 _WRAPPER_FIELDS = frozenset({"hits", "states", "changes"})
 _DIFF_FIELD = "diff"
 _FIELD_NAME_LISTS = frozenset({"cleared", "taken_over", "not_taken"})
-"""Lists of a node's fields."""
+"""Lists of field names of a node."""
 
 
 def with_versioned_names(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer, or an item of one, as JSON has it, with the fields of its nodes and edges under these names."""
+    """Return an answer, or an item of one, with its nodes and edges renamed."""
     own = _HISTORY_FIELD_RENAMES if "states" in answer else _SCHEMA_FIELD_RENAMES if "node_count" in answer else {}
     return {own.get(name, name): _renamed(name, value) for name, value in answer.items()}
 
 
 def renamed(answer: bytes) -> bytes:
-    """The same of JSON."""
+    """Return a JSON answer with its nodes and edges renamed."""
     return msgspec.json.encode(with_versioned_names(decode_json(answer)))
 
 
@@ -83,7 +83,7 @@ def _renamed(name: str, value: Any) -> Any:
 
 
 def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:
-    """The flags that a node at a place leaves out, being current and not stale; none for what is no node."""
+    """Return the flags that a node leaves out, being current and not stale; empty for other values."""
     if _RENAMES_BY_FIELD.get(name) is not _NODE_FIELD_RENAMES:
         return {}
     flags = {"is_current": True, "is_stale": False} if name in _VERSION_FIELDS else {"is_stale": False}
@@ -92,7 +92,7 @@ def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:
 
 @cache
 def versioned_answer(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """What describes such an answer: a Struct of another name, or the same where it holds neither nodes nor edges."""
+    """Return the Struct that describes a renamed answer; the same one if it contains neither nodes nor edges."""
     names = next((each for kind, each in _RENAMES_BY_STRUCT.items() if issubclass(struct, kind)), {})
     fields = msgspec.structs.fields(struct)
     kinds = [_described(each.type) for each in fields]
@@ -106,20 +106,20 @@ def versioned_answer(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 
 def again(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
-    """What a field of another Struct is given to be like this one, but for its ``name`` on the wire."""
-    said: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory}
-    return msgspec.field(**said, name=name or each.encode_name)
+    """Return a field definition like that of another Struct, with another ``name`` on the wire."""
+    defaults: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory}
+    return msgspec.field(**defaults, name=name or each.encode_name)
 
 
 def _described(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return versioned_answer(kind)
     match get_origin(kind), get_args(kind):
-        case origin, (first, *said) if origin is Annotated:
-            return Annotated[(_described(first), *said)]
+        case origin, (first, *metadata) if origin is Annotated:
+            return Annotated[(_described(first), *metadata)]
         case origin, (item,) if origin is list:
             return list[_described(item)]
         case origin, parts if origin in (Union, UnionType):
-            return Union[tuple(map(_described, parts))]  # noqa: UP007 - made of parts
+            return Union[tuple(map(_described, parts))]  # noqa: UP007 - built dynamically
         case _:
             return kind

@@ -1,4 +1,4 @@
-"""Cypher statements that read: their rows as an answer, or as a stream of text."""
+"""Cypher statements that read: rows as an answer, or as a text stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MEMORY_PROPERTIES = frozenset(names(NODE.memory + EDGE.memory))
 
 
 class Interruption:
-    """Stops a statement from another thread, whatever it is at."""
+    """Cancellation of a statement from another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Interruption:
         self.wanted = False
 
     def interrupt(self) -> None:
-        """Stop it. The engine does not hear it while it plans, so call this again until the statement has ended."""
+        """Cancel the statement. The engine ignores this while it plans, so repeat it until the statement has ended."""
         with self._lock:
             self.wanted = True
             if self._session is not None:
@@ -53,7 +53,7 @@ class Interruption:
 
     @contextmanager
     def over(self, session: Session) -> Generator[None]:
-        """While inside, the session's statement can be stopped. Raises TimedOut when it was asked for before."""
+        """Allow cancellation of the statement of a session within a block. Raises TimedOut if already cancelled."""
         with self._lock:
             self.check()
             self._session = session
@@ -64,7 +64,7 @@ class Interruption:
                 self._session = None
 
     def check(self) -> None:
-        """Raise TimedOut when it was asked for."""
+        """Raise TimedOut if the statement was cancelled."""
         if self.wanted:
             raise TimedOut("the statement was interrupted")
 
@@ -73,7 +73,10 @@ class Interruption:
 def reading(
     graph: Graph, statement: Statement, seconds: float, most: int | None, control: Interruption
 ) -> Generator[Cursor]:
-    """The open result of a statement that reads, so many rows at most. Columns for extras are made when named."""
+    """Yield the open result of a reading statement, with at most ``most`` rows.
+
+    Columns of optional fields are created when the statement names them.
+    """
     with (
         graph.lease() as store,
         store.engine.reading(seconds, width=width_named(statement)) as session,
@@ -84,7 +87,10 @@ def reading(
 
 
 def width_named(statement: Statement) -> ColumnSet:
-    """The columns that a statement names. What is called as one of a memory must be a property, for many things are."""
+    """Return the columns that a statement uses.
+
+    Names of memory columns count only as properties, because they are common.
+    """
     if statement.names_links:
         return ColumnSet.LINKS
     if statement.properties & _MEMORY_PROPERTIES:
@@ -93,7 +99,7 @@ def width_named(statement: Statement) -> ColumnSet:
 
 
 def once_more(work: Callable[[], _Answer]) -> _Answer:
-    """What ``work`` answers; it reads again if somebody else's statement may have cost the engine its process."""
+    """Return the result of ``work``; retry once if another statement may have crashed the engine process."""
     try:
         return work()
     except ProcessDied as error:
@@ -103,13 +109,13 @@ def once_more(work: Callable[[], _Answer]) -> _Answer:
 
 
 def seconds_of(graph: Graph, request: CypherRequest) -> float:
-    """The time limit of a statement: the one asked for, but no more than the server's."""
+    """Return the time limit of a statement: the requested one, at most the server's."""
     longest = graph.graphs.settings.query_timeout
     return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)
 
 
 def answer_of(cursor: Cursor) -> CypherAnswer:
-    """All rows, or as many as an answer may hold."""
+    """Return all rows, or as many as fit into an answer."""
     rows: list[list[Any]] = []
     total = 0
     for line in cursor.lines():
@@ -130,8 +136,8 @@ def answer_of(cursor: Cursor) -> CypherAnswer:
 
 
 def too_large() -> TooLarge:
-    """What is said of an answer whose very first row is too much."""
-    return TooLarge(f"the first row of the answer takes more than {MAX_RESULT_BYTES >> 20} MiB; ask for less of it")
+    """Return the error for an answer whose first row exceeds the limit."""
+    return TooLarge(f"the first row of the answer exceeds {MAX_RESULT_BYTES >> 20} MiB; return less per row")
 
 
 MAX_IN_MEMORY_BYTES = 4 << 20
@@ -146,7 +152,7 @@ _EMPTY_ROWS_JSON = b'"rows":[]'
 
 
 class RowStream:
-    """Finished text of so many bytes, to be read block by block and then closed."""
+    """Completed result text, to be read in blocks and then closed."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.size = file.seek(0, io.SEEK_END)
@@ -158,23 +164,23 @@ class RowStream:
             yield block
 
     def close(self) -> None:
-        """Let the text go."""
+        """Release the text."""
         self._file.close()
 
 
 def stream(graph: Graph, request: CypherRequest, form: Format, control: Interruption | None = None) -> RowStream:
-    """All rows of a statement that reads, or ``max_rows`` of them; at most 1 GiB of text.
+    """Return all rows of a reading statement, or ``max_rows`` of them, as at most 1 GiB of text.
 
-    JSON is one `CypherAnswer`, of 1,000 rows unless more are asked for and of 64 MiB at most. NDJSON begins with a line
-    of columns and types and ends with one that counts the rows and says whether there were more; CSV has a line of
-    names and then only rows. Raises what `run` raises.
+    JSON is one `CypherAnswer`, of 1,000 rows by default and at most 64 MiB. NDJSON begins with a line of columns and
+    types and ends with one that counts the rows and says whether more exist. CSV has a header line, then rows. Raises
+    what `run` raises.
     """
     if request.mode != "read":
-        raise InvalidInput("mode: only statements that read can be streamed; ask for application/json")
+        raise InvalidInput("mode: only reading statements can be streamed; request application/json")
     started = time.perf_counter()
     control = control or Interruption()
     statement = examine(blank_fences(request.query), request.params, writable=False)
-    file = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads it
+    file = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY_BYTES)  # noqa: SIM115 - closed by the reader
 
     def written() -> None:
         file.seek(0)
@@ -182,7 +188,7 @@ def stream(graph: Graph, request: CypherRequest, form: Format, control: Interrup
         most = DEFAULT_RESULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
         seconds = seconds_of(graph, request)
         with reading(graph, statement, seconds, most, control) as cursor:
-            # Who wants it all at once wants it within the time limit; a stream may be long.
+            # The time limit applies to JSON, which is returned at once; streams may take longer.
             until = time.perf_counter() + seconds - cursor.seconds if form == "json" else None
             _write(file, cursor, form, started, until, control)
 
@@ -206,7 +212,7 @@ def _write(
     for piece in how.pieces(cursor):
         control.check()
         if until is not None and time.perf_counter() > until:
-            raise TimedOut("the rows of the query took longer than its time limit; ask for fewer, or for NDJSON")
+            raise TimedOut("reading the rows exceeded the time limit; request fewer rows, or NDJSON")
         at = file.tell()
         file.write(piece.text)
         if piece.rows:
@@ -215,22 +221,22 @@ def _write(
             break
     if cursor.total and not count and form == "json" and file.tell() > end:
         raise too_large()
-    # Of a row that is too much only a part has come.
+    # Remove the partial last row.
     file.seek(end - (how.surplus if count else 0))
     file.truncate()
     took = round((time.perf_counter() - started) * 1000, 3)
     file.write(how.tail(count, cursor.total > count, took))
 
 
-class _Piece(NamedTuple):
-    """Text of an answer in which so many rows end, and what of it are whole rows."""
+class _TextChunk(NamedTuple):
+    """Text of an answer, the number of rows that end in it, and the length of the part with whole rows."""
 
     text: bytes
     rows: int
     whole: int
 
 
-def _json_pieces(cursor: Cursor) -> Iterator[_Piece]:
+def _json_pieces(cursor: Cursor) -> Iterator[_TextChunk]:
     # No row of JSON holds a line break.
     return (piece._replace(text=piece.text.replace(b"\n", b",")) for piece in _ndjson_pieces(cursor))
 
@@ -246,7 +252,7 @@ def _json_tail(count: int, truncated: bool, took_ms: float) -> bytes:
 def _envelope(
     columns: list[str], types: list[str], count: int, took_ms: float, *, truncated: bool
 ) -> tuple[bytes, bytes]:
-    """What stands before the rows of an answer, and behind them: quotes within a text would have backslashes."""
+    """Return the text before the rows of an answer, and after them; quotes within texts are escaped."""
     answer = CypherAnswer(columns=columns, types=types, rows=[], row_count=count, truncated=truncated, took_ms=took_ms)
     before, _, behind = _encode(answer).partition(_EMPTY_ROWS_JSON)
     return before, behind
@@ -256,19 +262,19 @@ def _ndjson_head(cursor: Cursor) -> bytes:
     return _encode({"columns": cursor.columns, "types": cursor.types}) + b"\n"
 
 
-def _ndjson_pieces(cursor: Cursor) -> Iterator[_Piece]:
-    return (_Piece(part.lines, part.count, part.lines.rfind(b"\n") + 1) for part in cursor.parts())
+def _ndjson_pieces(cursor: Cursor) -> Iterator[_TextChunk]:
+    return (_TextChunk(part.lines, part.count, part.lines.rfind(b"\n") + 1) for part in cursor.parts())
 
 
 def _ndjson_tail(count: int, truncated: bool, took_ms: float) -> bytes:
     return _encode({"row_count": count, "truncated": truncated, "took_ms": took_ms}) + b"\n"
 
 
-def _csv_pieces(cursor: Cursor) -> Iterator[_Piece]:
+def _csv_pieces(cursor: Cursor) -> Iterator[_TextChunk]:
     lines = cursor.lines()
     while some := [*islice(lines, _CSV_BATCH_ROWS)]:
         text = _csv([decode_json(line, list[Any]) for line in some])
-        yield _Piece(text, len(some), len(text))
+        yield _TextChunk(text, len(some), len(text))
 
 
 def _csv(rows: list[list[Any]]) -> bytes:
@@ -278,28 +284,28 @@ def _csv(rows: list[list[Any]]) -> bytes:
 
 
 def _cell(value: Any) -> Any:
-    """Lists and objects as JSON, truth as JSON has it, null as nothing."""
+    """Return lists, objects and booleans as JSON, null as an empty cell."""
     return _encode(value).decode() if isinstance(value, list | dict | bool) else value
 
 
-class _Form(NamedTuple):
+class _TextFormat(NamedTuple):
     head: Callable[[Cursor], bytes]
-    pieces: Callable[[Cursor], Iterator[_Piece]]
+    pieces: Callable[[Cursor], Iterator[_TextChunk]]
     tail: Callable[[int, bool, float], bytes]
     most_bytes: int = MAX_STREAM_BYTES
     surplus: int = 0
-    """Bytes at the end of the last row that only stand between rows."""
+    """Bytes after the last row that only separate rows."""
 
 
-_RESULT_FORMATS: dict[Format, _Form] = {
-    "json": _Form(_json_head, _json_pieces, _json_tail, MAX_RESULT_BYTES, len(",")),
-    "ndjson": _Form(_ndjson_head, _ndjson_pieces, _ndjson_tail),
-    "csv": _Form(lambda cursor: _csv([cursor.columns]), _csv_pieces, lambda *_: b""),
+_RESULT_FORMATS: dict[Format, _TextFormat] = {
+    "json": _TextFormat(_json_head, _json_pieces, _json_tail, MAX_RESULT_BYTES, len(",")),
+    "ndjson": _TextFormat(_ndjson_head, _ndjson_pieces, _ndjson_tail),
+    "csv": _TextFormat(lambda cursor: _csv([cursor.columns]), _csv_pieces, lambda *_: b""),
 }
 
 
 def cypher_words(_graphs: Graphs) -> CypherWords:
-    """Keywords, functions, procedures, and labels with their properties: what the shell completes, for other editors.
+    """Return keywords, functions, procedures, and labels with their properties, for completion in editors.
 
     They are the same for every store; its types and relation types are in its `stats`.
     """

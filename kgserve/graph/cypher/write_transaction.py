@@ -1,4 +1,4 @@
-"""Cypher statements: what one that writes has changed, and how it is run beside other writes."""
+"""Cypher statements that write: their changes, and optimistic execution concurrently with other writes."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ _MANAGED_EDGE_FIELDS = ("version", "sequence")
 
 
 def batch_of(difference: Difference) -> WriteBatch:
-    """The write that comes to the same. Raises InvalidInput for rows that no store takes, TooLarge for too many."""
+    """Return the equivalent batch. Raises InvalidInput for rows that no store accepts, TooLarge for too many."""
     count = sum(map(len, (difference.nodes, difference.edges, difference.nodes_gone, difference.edges_gone)))
     if count > MAX_CHANGED_ROWS:
-        raise TooLarge(f"the statement changes {count} rows; {MAX_CHANGED_ROWS} are the most, so change them in parts")
+        raise TooLarge(f"the statement changes {count} rows; the limit is {MAX_CHANGED_ROWS}, so split it")
     if difference.doubled:
         source, target, relation_type = difference.doubled[0]
         raise fault(
-            f"it makes a second edge from {source!r} to {target!r} of type {relation_type!r};"
-            " there is one edge per source, target and type: use MERGE"
+            f"it creates a second edge from {source!r} to {target!r} of type {relation_type!r};"
+            " only one edge per source, target and type is allowed: use MERGE"
         )
     nodes = [_node(index, row) for index, row in enumerate(difference.nodes)]
     edges = [_edge(index, row) for index, row in enumerate(difference.edges)]
@@ -121,13 +121,13 @@ def _edge(index: int, row: Changed) -> EdgePut:
         raise fault(f"{name} has no relation_type; every edge needs one")
     if row.before is None and row.now["version"] is not None:
         raise fault(
-            f"{name} is new and has a version, which is kept by kgserve;"
+            f"{name} is new and has a version, which kgserve manages;"
             " to give an edge another relation_type, delete it and create another"
         )
     _check_kept(row, _MANAGED_EDGE_FIELDS, name)
     weight = _given(row, "weight", 1.0)
     if weight is not None and not math.isfinite(weight):
-        raise fault(f"{name}: its weight is no finite number")
+        raise fault(f"{name}: weight must be a finite number")
     attributes = _object(_given(row, "attributes", "{}"), name)
     edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
     put = edge_put(index, edge, _faults(name))
@@ -149,7 +149,7 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
     _check_author(row, name)
     ordinal = row.now["ordinal"]
     if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
-        raise fault(f"{name}: its ordinal cannot be taken away; delete the edge and create it again")
+        raise fault(f"{name}: ordinal cannot be removed; delete the edge and create it again")
     if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
         raise fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
     checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
@@ -158,7 +158,7 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
 
 
 def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
-    """The texts and tags among the extras that the statement gave."""
+    """Return the optional texts and tags that the statement set."""
     sent = [field for field in fields.optional if not field.is_kept]
     texts = {field.name: _given(row, field.name, "") for field in sent if field.type is STRING_TYPE}
     lists = (field.name for field in sent if field.type is STRING_LIST_TYPE)
@@ -171,7 +171,7 @@ def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
 
 
 _MAX_MEMORY_VALUES = {"confidence": 1.0, "importance": 1.0, "layer": 3}
-"""The numbers of memories, each from 0 to so much."""
+"""Upper bounds of the numbers of memories; the lower bound is 0."""
 
 
 def _numbers(row: Changed, fields: Fields, name: str) -> dict[str, Number]:
@@ -186,7 +186,7 @@ def _numbers(row: Changed, fields: Fields, name: str) -> dict[str, Number]:
 
 def _check_author(row: Changed, name: str) -> None:
     if row.before is not None and all(_same(row, field) for field in row.now if field != "created_by"):
-        raise fault(f"{name}: created_by says who wrote a state and cannot be set alone; change what it is about, too")
+        raise fault(f"{name}: created_by is the author of a state and cannot be set alone; change another field, too")
 
 
 def _same(row: Changed, field: str) -> bool:
@@ -199,7 +199,7 @@ def _tags(text: str | None, name: str) -> list[str] | None:
         return None
     found = [tag for tag in tags if tag is not None]
     if len(found) != len(tags) or len(found) > MAX_TAGS:
-        raise fault(f"{name}: tags are at most {MAX_TAGS} texts, none of them null")
+        raise fault(f"{name}: tags must be at most {MAX_TAGS} strings without null")
     return found
 
 
@@ -213,7 +213,7 @@ def _moment(row: Changed, field: str, name: str) -> Moment:
 
 
 def _given(row: Changed, field: str, empty: Any) -> Any:
-    """The value that the statement gave a field, ``empty`` for null; None when it is as it was."""
+    """Return the value that the statement gave a field, ``empty`` for null; None if unchanged."""
     now = row.now[field]
     if row.before is None:
         return now
@@ -222,10 +222,10 @@ def _given(row: Changed, field: str, empty: Any) -> Any:
 
 def _check_kept(row: Changed, fields: tuple[str, ...], name: str) -> None:
     if all(row.now[field] is None for field in fields):
-        return  # new, or deleted and made again
+        return  # new, or deleted and created again
     for field in fields:
         if row.now[field] != (row.before[field] if row.before else None):
-            raise fault(f"{name}: {field} is kept by kgserve and cannot be set")
+            raise fault(f"{name}: {field} is managed by kgserve and cannot be set")
 
 
 def _object(text: str | None, name: str) -> dict[str, Any] | None:
@@ -234,7 +234,7 @@ def _object(text: str | None, name: str) -> dict[str, Any] | None:
     try:
         return decode_json(text, dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
-        raise fault(f"{name}: its attributes are not the text of a JSON object") from None
+        raise fault(f"{name}: attributes must be the text of a JSON object") from None
 
 
 def _faults(name: str) -> Fault:
@@ -245,14 +245,14 @@ def _faults(name: str) -> Fault:
 
 
 def fault(message: str) -> InvalidInput:
-    """What is wrong with what a statement wants to change."""
+    """Return the error for a change that is not allowed."""
     return InvalidInput.at("query", message)
 
 
 MAX_MATCHED_ROWS = 1_000_000
 _INTEGER_TYPES = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
 _ASSIGNABLE_TYPES = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE"} | _INTEGER_TYPES}
-"""Types of values that a column takes as the engine would."""
+"""Value types that a column accepts, as in the engine."""
 
 _NODE_CHANGE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
 _EDGE_CHANGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
@@ -260,17 +260,17 @@ _Key = str | EdgeKey
 
 
 class UnsupportedEnding(Exception):
-    """The answer is not of a kind that the ending can be carried out on: the statement is to be tried on a copy."""
+    """The statement cannot be reduced to a query; it must run on a copy of the store."""
 
 
 class StaleRows(Exception):
-    """The question was answered from rows that came later than those at hand."""
+    """The query was answered from newer rows than the given ones."""
 
 
 def apply_ending(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
-    """What the statement comes to, by the answer to its question, and at most so many rows that it returns.
+    """Return the changes of a statement, computed from the result of its query, and at most ``most`` returned rows.
 
-    Raises InvalidInput, NotUnderstood and Moved.
+    Raises InvalidInput, UnsupportedEnding and StaleRows.
     """
     _check_types(ending, cursor)
     returned = list[list[Any]]()
@@ -296,7 +296,7 @@ def _check_types(ending: Ending, cursor: Cursor) -> None:
 
 
 def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
-    """The answers, of which the first are noted as what is ``returned``."""
+    """Yield the result rows; the first ones are also appended to ``returned``."""
     size = 0
     for line in cursor.lines():
         answer = decode_json(line, list[Any])
@@ -322,7 +322,7 @@ def _key(element: ChangedElement, answer: list[Any]) -> _Key | None:
         return found
     if len(element.told) > 1:
         source, target, relation_type = answer[element.column : element.column + len(element.told)]
-        # The ends may be there where OPTIONAL MATCH has found no edge.
+        # The ends may be set although OPTIONAL MATCH found no edge.
         return (source, target, relation_type) if relation_type is not None else None
     return found["_from"], found["_to"], found["relation_type"]
 
@@ -342,7 +342,7 @@ def _deleted(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Differ
 
 
 def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) -> None:
-    """Raise InvalidInput for a node that would leave an edge behind."""
+    """Raise InvalidInput for a node that would leave an edge without an end."""
     for node_id in nodes:
         for found in (rows.outgoing(node_id), rows.incoming(node_id)):
             left = next((row for row in found if row.key not in edges), None)
@@ -360,7 +360,7 @@ def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference
             key = _key(assignment.element, answer)
             if key is not None:
                 value = _value(assignment, answer)
-                # Of several rows for one element the engine takes one, and only it knows which.
+                # The engine uses an unspecified one of several rows for the same element.
                 if given[assignment.element].setdefault(key, {}).setdefault(assignment.property, value) != value:
                     raise UnsupportedEnding
     nodes, edges = dict[str, dict[str, Any]](), dict[EdgeKey, dict[str, Any]]()
@@ -407,24 +407,24 @@ def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator
 
 
 MAX_CONCURRENT_ATTEMPTS = 3
-"""How often a statement runs concurrently with other writes before it runs exclusively."""
+"""Attempts to run a statement concurrently with other writes before it runs exclusively."""
 WRITE_INTERRUPT_POLL_SECONDS = 0.05
 MAX_RERUN_SECONDS = 0.2
-"""A statement that took less is run again in the writer's thread, if others have written what it may have read."""
+"""Faster statements are run again in the writer's thread after a conflict."""
 MAX_REQUERY_SECONDS = 0.5
-"""A deletion that was found in less is queried again to see whether the same rows would go."""
+"""Faster deletions are queried again to check that the same rows would be deleted."""
 MAX_COMMITS_CHECKED = 20_000
-"""Commits of others that are checked for conflicts."""
+"""Concurrent commits checked for conflicts."""
 
 
 class WriteConflict(Exception):
-    """Others have written what the statement may have read."""
+    """Another write has changed rows that the statement may have read."""
 
 
-class _Outcome(msgspec.Struct, frozen=True):
-    """What a statement changes and answers, as of a commit, and how many seconds it took to find out.
+class _StatementOutcome(msgspec.Struct, frozen=True):
+    """Changes and answer of a statement as of a commit, and the seconds it took.
 
-    ``batch`` is None for a deletion of very many rows.
+    ``batch`` is None for the deletion of a large number of rows.
     """
 
     batch: WriteBatch | None
@@ -433,28 +433,28 @@ class _Outcome(msgspec.Struct, frozen=True):
     sequence: int
     seconds: float
 
-    def deletes_same_rows(self, other: _Outcome) -> bool:
+    def deletes_same_rows(self, other: _StatementOutcome) -> bool:
         """Return whether the same rows are deleted."""
         return set(self.difference.nodes_gone) == set(other.difference.nodes_gone) and set(
             self.difference.edges_gone
         ) == set(other.difference.edges_gone)
 
 
-_Prepared = tuple[_Outcome, WriteBatch | Planned]
+_Prepared = tuple[_StatementOutcome, WriteBatch | Planned]
 
 
 class OptimisticWrite:
-    """A writing statement of a store that is leased meanwhile.
+    """A writing statement, executed with optimistic concurrency on a leased store.
 
-    It runs against the current rows while others write. In the writer's thread its outcome is revalidated: it is
-    committed unless others have written what the statement may have read since. After some conflicts it runs with the
-    writer stopped.
+    It runs against the current rows while other writes proceed. In the writer's thread its outcome is revalidated: it
+    is committed unless another write has changed rows that the statement may have read. After several conflicts it runs
+    with the writer stopped.
     """
 
     def __init__(
         self, store: OpenStore, statement: Statement, max_rows: int, seconds: float, control: Interruption
     ) -> None:
-        """Answer at most `max_rows` rows, and take at most `seconds`."""
+        """Answer with at most `max_rows` rows, and take at most `seconds`."""
         self._store = store
         self._statement = statement
         self._max_rows = max_rows
@@ -464,13 +464,13 @@ class OptimisticWrite:
 
     @cached_property
     def _footprint(self) -> Footprint:
-        """What the statement may read; needed only when others have written meanwhile."""
+        """The rows that the statement may read; computed only after concurrent writes."""
         return Footprint(self._statement)
 
     def run(self) -> CypherAnswer:
-        """Carry the statement out and wait for its commit. Blocks."""
+        """Execute the statement and wait for its commit. Blocks."""
         if self._ending is not None:
-            # On a copy the engine says in its own words what is wrong.
+            # Errors are reported by the engine when it runs the statement on a copy.
             with suppress(UnsupportedEnding, InvalidInput):
                 return self._commit()
             self._ending = None
@@ -493,8 +493,8 @@ class OptimisticWrite:
             return self._submit(partial(self._revalidate_removal, outcome, removal, rows))
 
     def commit_exclusively(self) -> CypherAnswer:
-        """Run and commit the statement in the writer's thread, so that nothing is written meanwhile."""
-        # Reading, so that rows which turn out to be damaged are rebuilt.
+        """Run and commit the statement in the writer's thread, so that no other write intervenes."""
+        # `reading` rebuilds rows that are found to be damaged.
         with self._store.reading(), self._store.folding.foreseeing(self._control.check) as staged:
 
             def execute() -> _Prepared:
@@ -520,13 +520,13 @@ class OptimisticWrite:
         try:
             report = writing.result()
         except KeyboardInterrupt:
-            # It would go on in the writer's thread; the engine does not hear of it while it plans.
+            # The statement would continue in the writer's thread, and the engine ignores interrupts while it plans.
             while not wait([writing], WRITE_INTERRUPT_POLL_SECONDS).done:
                 self._control.interrupt()
             raise
         return msgspec.structs.replace(answers[0], changes=_changes(report))
 
-    def revalidate(self, outcome: _Outcome, batch: WriteBatch, rows: Rows) -> _Prepared:
+    def revalidate(self, outcome: _StatementOutcome, batch: WriteBatch, rows: Rows) -> _Prepared:
         """Return the outcome if it still holds, else a new one if the statement is fast. Raises WriteConflict."""
         since = self._commits_after(outcome.sequence)
         if not since or not (overlaps(batch, since) or self._may_have_read(since, rows)):
@@ -536,7 +536,7 @@ class OptimisticWrite:
             raise WriteConflict
         return again, again.batch
 
-    def _plan_removal(self, outcome: _Outcome, rows: Rows, held: ExitStack) -> BulkDelete:
+    def _plan_removal(self, outcome: _StatementOutcome, rows: Rows, held: ExitStack) -> BulkDelete:
         """Plan a large deletion concurrently with other writes. Raises WriteConflict."""
         staged = held.enter_context(self._store.folding.foreseeing(self._control.check))
         gone = outcome.difference
@@ -544,11 +544,11 @@ class OptimisticWrite:
         if since and (self._may_have_read(since, rows) or self._blocks_deletion(since, gone)):
             self._require_same_rows(outcome)
         removal = BulkDelete(staged, gone.nodes_gone, gone.edges_gone)
-        # Most of what was written meanwhile is checked before the writer's thread has to.
+        # Checks most concurrent commits here, to keep the writer's thread free.
         self._revalidate_removal(outcome, removal, rows)
         return removal
 
-    def _revalidate_removal(self, outcome: _Outcome, removal: BulkDelete, rows: Rows) -> _Prepared:
+    def _revalidate_removal(self, outcome: _StatementOutcome, removal: BulkDelete, rows: Rows) -> _Prepared:
         """Return the outcome with its removal if it still holds. Raises WriteConflict."""
         since = removal.unmet()
         if since is None:
@@ -557,7 +557,7 @@ class OptimisticWrite:
             self._require_same_rows(outcome)
         return outcome, removal
 
-    def _require_same_rows(self, outcome: _Outcome) -> None:
+    def _require_same_rows(self, outcome: _StatementOutcome) -> None:
         """Raise WriteConflict unless a quick query finds that the same rows would be deleted now."""
         if self._ending is None or outcome.seconds > MAX_REQUERY_SECONDS:
             raise WriteConflict
@@ -565,7 +565,7 @@ class OptimisticWrite:
             raise WriteConflict
 
     def _commits_after(self, sequence: int, last: int | None = None) -> list[ChangeSet]:
-        """Return what others have committed after a commit. Raises WriteConflict for too much."""
+        """Return the commits of other writers after a commit. Raises WriteConflict for too many."""
         last = self._store.state.sequence if last is None else last
         if last == sequence:
             return []
@@ -578,25 +578,25 @@ class OptimisticWrite:
             raise WriteConflict from None
 
     def _may_have_read(self, since: list[ChangeSet], rows: Rows) -> bool:
-        """Return whether the statement could have read what others have written after these rows."""
+        """Return whether the statement could have read rows that other commits changed."""
         new = [row for change in since for row in change.nodes_created]
         changed = [row for change in since for row in (*change.nodes_updated, *change.nodes_deleted)]
         edges = [key for change in since for key in change.edge_keys()]
         return meets_any(self._footprint, rows.node, new, changed, edges)
 
     def _blocks_deletion(self, since: list[ChangeSet], gone: Difference) -> bool:
-        """Return whether others have given an edge to a node that can be deleted only without edges."""
+        """Return whether another commit added an edge to a node that can be deleted only without edges."""
         if self._ending is not None and self._ending.detach:
             return False
         nodes = set(gone.nodes_gone)
         return any(key[0] in nodes or key[1] in nodes for change in since for key in change.edge_keys())
 
-    def _execute_again(self) -> _Outcome:
+    def _execute_again(self) -> _StatementOutcome:
         with self._store.reading() as rows:
             return self._execute(rows)
 
-    def _execute(self, rows: Rows) -> _Outcome:
-        """Find what the statement changes and answers; `rows` are not newer than what it reads."""
+    def _execute(self, rows: Rows) -> _StatementOutcome:
+        """Return the changes and the answer of the statement; `rows` are not newer than what it reads."""
         started = time.perf_counter()
         while True:
             self._control.check()
@@ -605,10 +605,10 @@ class OptimisticWrite:
                 only_deletes = not (found.nodes or found.edges or found.doubled)
                 large = only_deletes and is_large(rows, found.nodes_gone, found.edges_gone)
                 batch = None if large else batch_of(found)
-                return _Outcome(batch, found, answer, rows.at, time.perf_counter() - started)
+                return _StatementOutcome(batch, found, answer, rows.at, time.perf_counter() - started)
 
     def _query(self, end: Ending) -> tuple[Difference, CypherAnswer]:
-        """Find the changes by the query that precedes the statement's ending."""
+        """Return the changes, computed by the query that precedes the statement's ending."""
         question, width = end.question, width_named(self._statement)
 
         def query() -> tuple[Difference, CypherAnswer]:
@@ -623,7 +623,7 @@ class OptimisticWrite:
         return once_more(query)
 
     def _run_on_copy(self) -> tuple[Difference, CypherAnswer]:
-        """Find the changes by running the statement on a copy of the store."""
+        """Return the changes, computed by running the statement on a copy of the store."""
         within = reach(self._statement)
 
         def attempt(trial: Trial) -> tuple[Difference, CypherAnswer]:
@@ -638,10 +638,12 @@ class OptimisticWrite:
 
 
 def run(graph: Graph, request: CypherRequest, control: Interruption | None = None) -> CypherAnswer:
-    """The rows of a statement, and in mode write what it changed; the store is then made if it is not there. Blocks.
+    """Return the rows of a statement and, in write mode, what it changed. Blocks.
 
-    Raises InvalidInput with the place in the text, Forbidden for what may not be done in this mode, TimedOut, NotFound,
-    StorageFull when the statement needs more memory than there is. A failing statement has changed nothing.
+    In write mode, the store is created if it does not exist. A failing statement changes nothing.
+
+    Raises InvalidInput with the position in the text, Forbidden for what the mode does not permit, TimedOut, NotFound,
+    and StorageFull when the statement needs more memory than is available.
     """
     started = time.perf_counter()
     control = control or Interruption()
@@ -662,7 +664,7 @@ def run(graph: Graph, request: CypherRequest, control: Interruption | None = Non
 
 
 def overlaps(batch: WriteBatch, since: Iterable[ChangeSet]) -> bool:
-    """Whether others have written any of the rows that a batch writes, or taken away what it relies on."""
+    """Return whether other commits wrote rows that a batch writes, or deleted rows that it depends on."""
     gone = set(batch.delete_nodes)
     nodes = gone.union(put.id for put in batch.nodes)
     edges = {*batch.delete_edges, *(put.key for put in batch.edges)}

@@ -1,9 +1,9 @@
-"""Searching among the nodes that have some attributes, of which the indexes know nothing.
+"""Search limited to nodes with given attributes, which the search indexes do not contain.
 
-The catalog names the nodes that have them. Where those are few, the indexes search among them alone. Where they are
-many, more is found than is wanted, and what has them is kept; where that gives too few, because just what is near the
-query lacks them, the indexes get all names. So what is found is exact, and what it costs grows with the root of the
-number of nodes, or at worst with the number of those that have the attributes.
+The catalog lists the nodes that have the attributes. If they are few, the indexes search among these ids only. If they
+are many, the search requests more hits than needed and keeps those that match. If too few match, the indexes get all
+ids after all. Results are exact. The cost grows with the square root of the number of nodes, at worst with the number
+of nodes that have the attributes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
 MAX_FILTERED_HITS = 3_200
-"""Hits looked at before all nodes that have the attributes are named to the index."""
-# So many names cost as much as one more hit and the look at its row, found by words or by meaning.
+"""Hits examined before all matching ids are passed to the index."""
+# Number of ids whose cost equals that of one more keyword or semantic hit, including its row.
 _NAMES_A_WORD_HIT, _NAMES_A_NEAR_HIT = 4, 12
 _FILTER_OVERFETCH_FACTOR = 1.5
-# What occurs too often to be counted is taken for so frequent.
+# Assumed share of values that are too frequent to be counted.
 _FREQUENT_VALUE_SHARE = 0.5
 _FILTER_POOL_GROWTH = 4
 _UNLIMITED_NODES = 1 << 62
@@ -44,7 +44,7 @@ _Found = TypeVar("_Found")
 
 
 class AttributeMatcher:
-    """The nodes of a store that have some attributes, or had them at the commit of a reader."""
+    """The nodes of a store that have some attributes, now or as of the commit of a reader."""
 
     def __init__(self, store: OpenStore, wanted: tuple[Condition, ...], reader: GraphReader) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class AttributeMatcher:
 
     @property
     def share(self) -> float:
-        """Which part of all nodes they are likely to be today."""
+        """Estimated fraction of all current nodes that have the attributes."""
         nodes = max(self._store.state.nodes, 1)
         return math.prod(
             _FREQUENT_VALUE_SHARE if count == MAX_COUNTED_ATTRIBUTE_NODES else count / nodes for count in self._counts
@@ -61,7 +61,7 @@ class AttributeMatcher:
 
     @property
     def count(self) -> int:
-        """How many they are today, at most; or more, when it is `MAX_COUNTED_ATTRIBUTE_NODES`."""
+        """Upper bound of the current matching nodes; at `MAX_COUNTED_ATTRIBUTE_NODES` they may be more."""
         return min(self._counts)
 
     @cached_property
@@ -69,7 +69,7 @@ class AttributeMatcher:
         return self._ask(lambda catalog, _: catalog.how_many(self._wanted))
 
     def among(self, only: Filter) -> Filter:
-        """A filter that lets these alone pass, if it did before. Raises Unavailable while the history is behind."""
+        """Return the filter, limited to these nodes. Raises Unavailable while the history is behind."""
         ids, past = self._ids
         return msgspec.structs.replace(
             only,
@@ -79,7 +79,7 @@ class AttributeMatcher:
 
     @cached_property
     def _ids(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Those that have the attributes today, and those whose state as of the commit is over and had them."""
+        """Ids of nodes that have the attributes now, and of those that had them in a past state as of the commit."""
         ids, seen = self._ask(
             lambda catalog, rows: (catalog.having(NodeFilter(attributes=self._wanted), _UNLIMITED_NODES), rows.at)
         )
@@ -90,7 +90,7 @@ class AttributeMatcher:
 
 
 class AttributeFilteredIndex(IndexDecorator):
-    """An index that finds only nodes that have some attributes."""
+    """An index that finds only nodes with some attributes."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class AttributeFilteredIndex(IndexDecorator):
         passing: Callable[[Collection[str]], Collection[str]],
         max_tried: int = MAX_FILTERED_HITS,
     ) -> None:
-        """``passing`` returns which of some nodes have the attributes, by their rows; `max_tried` hits are tried."""
+        """Filter ``index``; ``passing`` returns the nodes whose rows match. At most ``max_tried`` hits are examined."""
         super().__init__(index)
         self._max_tried = max_tried
         self._matcher = matcher
@@ -124,7 +124,7 @@ class AttributeFilteredIndex(IndexDecorator):
         return search(limit, self._matcher.among(only))
 
     def _pools(self, limit: int, names_a_hit: int) -> Iterator[int]:
-        """How many hits to try with, as long as that is likely to cost less than all names."""
+        """Yield numbers of hits to request, while that is likely cheaper than passing all ids."""
         pool = int(_FILTER_OVERFETCH_FACTOR * limit / max(self._matcher.share, 1e-9)) + 1
         while pool <= self._max_tried and names_a_hit * pool < self._matcher.count:
             yield pool

@@ -1,13 +1,11 @@
-"""From the scores of words and the similarities of meanings to one ranking that also knows the graph.
+"""Fusion of keyword and semantic scores with graph proximity into one ranking.
 
-The order of a hybrid search is made in three steps, all pure:
+A hybrid search is ranked in three pure steps:
 
-1. `weighted` (or `reciprocal`) puts both lists together.
-2. `spread` lets a match lift what is related to it part of the way up to its own score: in a graph of turns, events or
-   notes the answer is often one relation away from the text that shares the question's words.
-3. `rank` puts everything in order and keeps the parts, so that each hit can say why it is there.
-
-Before that, `word_weights` says what each word of a query is worth.
+1. `weighted` (or `reciprocal`) combines both lists.
+2. `spread` propagates scores: a match raises related nodes part of the way towards its own score. In a graph of turns,
+   events or notes, the answer is often one relation away from the text that shares the words of the question.
+3. `rank` sorts the result and keeps the parts of each score, to explain it.
 """
 
 from __future__ import annotations
@@ -19,26 +17,28 @@ import msgspec
 KEYWORD_WEIGHT = 0.4
 RRF_K = 60.0
 POOL_SIZE = 100
-"""How deep each of the two lists is read, at least: far below the last hit shown, so that what is good in both is
-found although it is first in neither."""
+"""Minimum number of hits read from each list.
+
+It is much larger than a page, so that nodes that are good in both lists, but first in neither, are found.
+"""
 POOL_SIZES = (POOL_SIZE, 10 * POOL_SIZE, 110 * POOL_SIZE)
-"""Depths of the two lists: later pages are answered from deeper lists, and earlier pages keep their order."""
+"""Numbers of hits read: later pages use longer lists, and earlier pages keep their order."""
 MAX_SEEDS = 10
 """Matches whose relations are looked up."""
 MAX_REACHED = 10
-"""Entities one relation away whose own relations are looked up, at most."""
+"""Entities one relation away whose own relations are looked up."""
 HUB_DEGREE = 32
-"""More relations than this say nothing about any one of them: such an entity is passed over."""
+"""Entities with more relations are hubs, which do not propagate scores."""
 DEFAULT_DECAY = 0.5
 MAX_DECAY = 0.6
 DEFAULT_HOPS = 2
 
 Neighbours = Mapping[str, Collection[tuple[str, float]]]
-"""For entities whose relations were looked up: the other ends, in either direction, with weights."""
+"""Other ends of the relations of looked-up entities, in both directions, with weights."""
 
 
 class Match(msgspec.Struct, frozen=True):
-    """An entity that words or meaning found. Parts are in 0..1, None where that list does not know the entity."""
+    """An entity found by keyword or semantic search. Scores are from 0 to 1, None where a list does not contain it."""
 
     score: float
     keyword: float | None = None
@@ -46,7 +46,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Nearby(msgspec.Struct, frozen=True):
-    """What a related match adds to an entity's score: how much, which, and how many relations away it is."""
+    """The amount that a related match adds to a score, the id of that match, and its distance in relations."""
 
     amount: float
     via: str
@@ -54,7 +54,7 @@ class Nearby(msgspec.Struct, frozen=True):
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """An entity at its place in a ranking: ``score`` is the match's plus what was nearby."""
+    """An entity in a ranking: ``score`` is the match's score plus that propagated from related matches."""
 
     id: str
     score: float
@@ -63,12 +63,12 @@ class Ranked(msgspec.Struct, frozen=True):
 
     @property
     def hops(self) -> int:
-        """0 for an entity that matched by itself, else how many relations away the match is."""
+        """Relations to the nearest match; 0 for an entity that matched directly."""
         return 0 if self.match and self.match.score > 0.0 else min((near.hops for near in self.nearby), default=0)
 
     @property
     def why(self) -> str:
-        """The parts of the score, for people: "words 0.87, meaning 0.52, 1 hop from D1:3 (+0.31)"."""
+        """The parts of the score as text, such as "words 0.87, meaning 0.52, 1 hop from D1:3 (+0.31)"."""
         parts: list[str] = []
         if self.match and self.match.keyword:
             parts.append(f"words {self.match.keyword:.2f}")
@@ -81,12 +81,11 @@ class Ranked(msgspec.Struct, frozen=True):
 def weighted(
     keyword: Mapping[str, float], semantic: Mapping[str, float], alpha: float = KEYWORD_WEIGHT, top: float = 0.0
 ) -> dict[str, Match]:
-    """Alpha times the keyword score plus the rest times the similarity, for every entity in either list.
+    """Return alpha times the keyword score plus (1 - alpha) times the similarity, for each entity in either list.
 
-    BM25 scores are brought to 0..1 by minimum and maximum, where the minimum is that of all entities and not that of
-    the list: 0, for who holds none of the words. (With the list's own minimum its last entry would count as little as
-    no match, and of two equally good hits one would count nothing.) ``top`` is a maximum from elsewhere, which counts
-    if it is higher. Similarities are cosines; negative ones count 0.
+    BM25 scores are normalized to 0..1 by their maximum, with 0 for entities that contain none of the words. The minimum
+    of the list is not used as 0: its last entry would then count as little as no match. ``top`` is a maximum from
+    elsewhere, used if it is higher. Similarities are cosines; negative ones count as 0.
     """
     top = max(top, max(keyword.values(), default=0.0))
     factor = 1.0 / top if top > 0.0 else 0.0
@@ -102,9 +101,9 @@ def _match(keyword: float | None, semantic: float | None, alpha: float) -> Match
 
 
 def reciprocal(rankings: Iterable[Sequence[str]], k: float = RRF_K) -> dict[str, float]:
-    """Reciprocal rank fusion: the sum of 1 / (k + rank) over the rankings that hold an id, ranks from 1.
+    """Return reciprocal rank fusion scores: the sum of 1 / (k + rank) over the rankings that hold an id, ranks from 1.
 
-    In falling order; ties in the order of first appearance. An id that a ranking holds twice counts at its first place.
+    In descending order; ties keep the order of first appearance. A repeated id counts at its first rank.
     """
     scores: dict[str, float] = {}
     for ranking in rankings:
@@ -114,7 +113,7 @@ def reciprocal(rankings: Iterable[Sequence[str]], k: float = RRF_K) -> dict[str,
 
 
 def reciprocal_matches(keyword: Mapping[str, float], semantic: Mapping[str, float]) -> dict[str, Match]:
-    """Both lists put together by `reciprocal`, scaled so that the first place in both is 1; parts as in `weighted`."""
+    """Combine both lists by `reciprocal`, scaled so that first place in both is 1; parts as in `weighted`."""
     parts = weighted(keyword, semantic)
     scores = reciprocal((strongest(keyword, len(keyword)), strongest(semantic, len(semantic))))
     scale = (RRF_K + 1.0) / 2.0
@@ -122,23 +121,23 @@ def reciprocal_matches(keyword: Mapping[str, float], semantic: Mapping[str, floa
 
 
 def strongest(scores: Mapping[str, float], count: int) -> list[str]:
-    """The ids with the highest scores, highest first; ties in the mapping's order."""
+    """Return the ids with the highest scores, highest first; ties keep the mapping's order."""
     return sorted(scores, key=lambda key: -scores[key])[:count]
 
 
 def spread(
     scores: Mapping[str, float], neighbours: Neighbours, decay: float = DEFAULT_DECAY, hops: int = DEFAULT_HOPS
 ) -> dict[str, tuple[Nearby, ...]]:
-    """What each entity gains from the best match exactly one, and exactly two relations away.
+    """Return what each entity gains from its best match exactly one, and exactly two, relations away.
 
-    It gains ``decay`` per hop times what the match has more than itself, the match's score first multiplied with the
-    weights of the relations on the way, each taken into 0..1. So nothing rises above the match that lifts it, and the
-    best match of all stays the best: relations bring answers up, and do not put the better match down. Only the best
-    giver counts, not the sum: many relations are no advantage. Entities with more than HUB relations neither give nor
-    take nor lead further. ``decay`` is at most 0.6, beyond which two gains could exceed both givers.
+    The gain is ``decay`` per hop times the difference between the match's weighted score and the entity's own score.
+    The weight is the product of the relation weights on the path, each clipped to 0..1. So no entity rises above the
+    match that raises it, and the best match stays first. Only the best match counts, not the sum: many relations are no
+    advantage. Entities with more than `HUB_DEGREE` relations neither give nor receive nor pass on scores. ``decay`` is
+    at most 0.6; above that, two gains could exceed both givers. Raises ValueError for values out of range.
     """
     if not 0.0 <= decay <= MAX_DECAY or hops not in (0, 1, 2):
-        raise ValueError(f"decay {decay} is not within 0..{MAX_DECAY}, or {hops} hops are not 0, 1 or 2")
+        raise ValueError(f"decay must be within 0..{MAX_DECAY} and hops 0, 1 or 2, not {decay} and {hops}")
     links = both_ways(neighbours) if hops else {}
     first = {key: best for key, around in links.items() if (best := _best_of(scores, around))}
     second = _second_hop(scores, links) if hops > 1 else {}
@@ -156,7 +155,7 @@ _Giver = tuple[str, float]
 
 
 def both_ways(neighbours: Neighbours) -> dict[str, dict[str, float]]:
-    """Relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
+    """Return relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
     hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > HUB_DEGREE}
     links: dict[str, dict[str, float]] = {}
     for key in neighbours.keys() - hubs:
@@ -170,7 +169,7 @@ def both_ways(neighbours: Neighbours) -> dict[str, dict[str, float]]:
 
 
 def _best_of(scores: Mapping[str, float], around: Mapping[str, float]) -> _Giver | None:
-    """The neighbour that gives most, if any gives anything; among equals the first by id."""
+    """Return the neighbour that gives most, if any gives anything; ties by id."""
     best, most = None, 0.0
     for other, weight in around.items():
         value = weight * scores.get(other, 0.0)
@@ -180,15 +179,15 @@ def _best_of(scores: Mapping[str, float], around: Mapping[str, float]) -> _Giver
 
 
 def _second_hop(scores: Mapping[str, float], links: Mapping[str, Mapping[str, float]]) -> dict[str, _Giver]:
-    """For each entity the best giver exactly two relations away.
+    """Return the best giver exactly two relations away from each entity.
 
-    Every middle offers its ends, best first, to its ends; the first that is not the receiver or related to it is the
-    best that this middle has, so hardly more than one is looked at.
+    Each middle node offers its ends, best first, to its other ends. The first one that is neither the receiver nor
+    related to it is the best of this middle node, so hardly more than one is examined.
     """
     best: dict[str, _Giver] = {}
     for around in links.values():
         givers = ((other, weight * scores.get(other, 0.0)) for other, weight in around.items())
-        # Most ends match nothing, and have nothing to give.
+        # Most ends are no matches.
         offers = sorted((giver for giver in givers if giver[1] > 0.0), key=_falling)
         for receiver, weight in around.items() if offers else ():
             near = links[receiver]
@@ -205,7 +204,7 @@ def _falling(giver: _Giver) -> tuple[float, str]:
 
 
 def rank(matches: Mapping[str, Match], nearby: Mapping[str, tuple[Nearby, ...]] | None = None) -> list[Ranked]:
-    """Everything that matched or lies near, best first; ties: those that matched better by themselves, then by id."""
+    """Return all matches and entities near them, best first; ties by their own match score, then by id."""
     near = nearby or {}
     ranked = [_ranked(key, matches.get(key), near.get(key, ())) for key in dict.fromkeys((*matches, *near))]
     return sorted(ranked, key=lambda hit: (-hit.score, -(hit.match.score if hit.match else 0.0), hit.id))
@@ -222,23 +221,23 @@ def look_around(
     most_seeds: int = MAX_SEEDS,
     most_reached: int = MAX_REACHED,
 ) -> dict[str, list[_Giver]]:
-    """The relations that `spread` needs: of the strongest, then of what they reach, at most so many.
+    """Return the relations that `spread` needs: of the best matches, then of the entities these reach.
 
-    ``look_up`` answers with the neighbours of some entities, at most HUB + 1 each; it is called twice at the most.
+    ``look_up`` returns the neighbours of some entities, at most `HUB_DEGREE` + 1 each; it is called at most twice.
     """
     found: dict[str, list[_Giver]] = {}
     seeds = strongest(scores, most_seeds)
     found.update((key, list(around)) for key, around in look_up(seeds).items())
-    # By the rank of the seed that reaches them, in turns, so that no seed with many relations takes all the room.
-    reached = [other for around in _in_turns([found.get(seed, []) for seed in seeds]) for other, _ in around]
+    # Round robin over the seeds, so that a seed with many relations does not use up the limit.
+    reached = [other for around in _round_robin([found.get(seed, []) for seed in seeds]) for other, _ in around]
     new = [key for key in dict.fromkeys(reached) if key not in found][:most_reached]
     if new:
         found.update((key, list(around)) for key, around in look_up(new).items())
     return found
 
 
-def _in_turns(lists: Sequence[Sequence[_Giver]]) -> Iterable[list[_Giver]]:
-    """The first two of every list that is not a hub's, the next two of every list, and so on."""
+def _round_robin(lists: Sequence[Sequence[_Giver]]) -> Iterable[list[_Giver]]:
+    """Yield the first two entries of every list that is not from a hub, then the next two of every list, and so on."""
     usable = [entries for entries in lists if len(entries) <= HUB_DEGREE]
     return ([*entries[at : at + 2]] for at in range(0, HUB_DEGREE, 2) for entries in usable)
 
@@ -246,10 +245,10 @@ def _in_turns(lists: Sequence[Sequence[_Giver]]) -> Iterable[list[_Giver]]:
 def paths(
     starts: Mapping[str, float], neighbours: Neighbours, decay: float = DEFAULT_DECAY
 ) -> dict[str, tuple[float, int]]:
-    """Strength and length of the ways from the starts to each entity within ``neighbours``, starts included.
+    """Return strength and length of the paths from the starts to each entity within ``neighbours``, starts included.
 
-    The strength is that of the best way: its start's times, per relation, ``decay`` and the weight taken into 0..1. The
-    length is that of the shortest, for that is how far away an entity is, whichever way carries most.
+    The strength is that of the best path: the start's score times, per relation, ``decay`` and the weight clipped to
+    0..1. The length is that of the shortest path, which may be another one.
     """
     best = {key: (strength, 0) for key, strength in starts.items()}
     level = list(starts)

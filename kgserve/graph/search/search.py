@@ -1,4 +1,4 @@
-"""Finding nodes by words, by meaning, by both together, and by what they are related to."""
+"""Keyword, semantic, hybrid and graph search for nodes, and context for language models."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ from kgserve.stores.store import OpenStore
 
 
 class StoreSearch(msgspec.Struct):
-    """A search of a store: its graph as it is or as of a commit, and the index of the texts that nodes had then.
+    """A search of a store: its current graph, or as of a commit, and the index of the texts of that graph.
 
-    ``indexes`` are those of the current texts. ``heads`` are the versions in conflict, if they are to be found, too.
+    ``indexes`` are those of the current texts. ``heads`` are versions in conflict, if they are searched, too.
     """
 
     store: OpenStore
@@ -63,16 +63,16 @@ class StoreSearch(msgspec.Struct):
 
     @property
     def queries(self) -> QueryVectors:
-        """Texts that are searched for as vectors."""
+        """Cache of query vectors."""
         return self.indexes.queries
 
     @property
     def sequence(self) -> int:
-        """The commit that was looked at, or the last one that the indexes have seen."""
+        """The commit that was searched, or the last one that the indexes contain."""
         return self.index.seen(words_alone=self.words_alone)
 
     def among(self, wanted: tuple[Condition, ...]) -> AttributeFilteredIndex:
-        """The index for nodes alone that have some attributes."""
+        """Return the index, limited to nodes that have some attributes."""
 
         def passing(ids: Collection[str]) -> set[str]:
             return {row.id for row in self.reader.valid_nodes(ids).values() if has_all(row.attributes, wanted)}
@@ -81,7 +81,7 @@ class StoreSearch(msgspec.Struct):
 
     @property
     def degraded(self) -> bool:
-        """Whether meaning is not understood, for want of a model."""
+        """True if no embedding model is available for semantic search."""
         return self.indexes.degraded
 
 
@@ -89,7 +89,7 @@ class StoreSearch(msgspec.Struct):
 def search_store(
     store: OpenStore, indexer: Indexer, past: AsOfMoment | None, valid_at: str | None
 ) -> Generator[StoreSearch]:
-    """The store as it was; the indexes may have yet to see the commit. Raises what `read_graph` does."""
+    """Yield a search of a store, whose indexes may still lag behind the commit. Raises what `read_graph` does."""
     indexes = indexer.of(store)
     with read_graph(store, past, valid_at) as reader:
         yield StoreSearch(store, reader, reader.search_index(indexes), indexes)
@@ -101,7 +101,7 @@ DEFAULT_SEARCH_LIMIT = 20
 AT_LEAST_TIMEOUT_SECONDS = 10.0
 MAX_GRAPH_STARTS = 5
 MAX_GRAPH_SEARCH_NODES = 1000
-# Hits asked for beyond those wanted: entities may have been deleted since the index saw them.
+# Additional hits to read, because entities may have been deleted since they were indexed.
 _DELETED_HITS_OVERFETCH = 10
 
 Vector = NDArray[np.float32]
@@ -109,7 +109,7 @@ _Asked = TypeVar("_Asked", SearchRequest, SearchVariant)
 
 
 class RankedEntity(msgspec.Struct, frozen=True):
-    """A ranked entity with the scores of the two lists as they were, before they were made comparable."""
+    """A ranked entity with its original keyword and semantic scores, before normalization."""
 
     ranked: Ranked
     keyword: float | None
@@ -117,20 +117,20 @@ class RankedEntity(msgspec.Struct, frozen=True):
 
 
 def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
-    """Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.
+    """Return the best nodes, best first. `hybrid` (the default) combines keywords, meaning and relations.
 
-    `at_least` makes sure that the indexes have seen a write: give the `sequence` that it answered with. With `as_of`
-    hits, rows and relations are those of then; only how rare each word is, is counted over past and present texts.
+    `at_least` waits until the indexes contain a write: pass the `sequence` of its answer. With `as_of`, hits, rows and
+    relations are those of that moment; only word frequencies are counted over past and current texts.
 
-    Raises Unavailable while an index is being opened, does not come to `at_least` in time or is begun anew meanwhile,
-    and Conflict when the store's vectors are of another model.
+    Raises Unavailable while an index is being opened, does not reach `at_least` in time or is rebuilt meanwhile, and
+    Conflict when the store's vectors are of another model.
     """
     started = time.perf_counter()
     request = _by_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
         searching(graph, request, words_alone=request.mode == "keyword") as searched,
-        # Behind the wait, from which a request may be put off and begun again.
+        # After the wait, because a waiting request may be suspended and restarted.
         graph.pool.observation.span("search", attributes),
     ):
         searched.heads = _heads(graph, searched, request.at_least)
@@ -140,9 +140,9 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
 
 
 def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer:
-    """Runs 1 to 8 variants and joins them by reciprocal rank fusion (k = 60); ties keep the order of appearance.
+    """Run 1 to 8 variants and combine them by reciprocal rank fusion (k = 60); ties keep the order of appearance.
 
-    Raises what a search raises; an error of one variant is the answer of all.
+    Raises what a search raises; an error of one variant fails the whole request.
     """
     started = time.perf_counter()
     nodes: dict[str, Node] = {}
@@ -151,7 +151,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
             hits = NodeSearch(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_HITS_PER_QUERY), 0)
-            # Of a node in conflict the version counts that was found first.
+            # For a node in conflict, the version found first is used.
             nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
             rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
         degraded, sequence = searched.degraded, searched.sequence
@@ -169,7 +169,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
 
 
 def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> ConflictIndex | None:
-    """The versions in conflict, where there are any; as of a commit the search of the past has them."""
+    """Return the index of versions in conflict, if any exist; a search of the past includes them already."""
     store, historian = searched.store, graph.graphs.historian
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
     if historian is None or searched.index.has_conflicts or not may_have:
@@ -178,17 +178,17 @@ def _heads(graph: Graph, searched: StoreSearch, at_least: int | None) -> Conflic
     if history is None or history.turned_off:
         return None
     history.wait(at_least or 0, AT_LEAST_TIMEOUT_SECONDS)
-    # One that is being opened has not been looked at by anybody yet.
+    # An index that is still being opened contains no conflicts yet.
     with suppress(Unavailable):
         return heads if heads.follow(history) else None
     return None
 
 
 def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
-    """Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
+    """Return the best nodes and the edges between them as Markdown or JSON, with ids to cite.
 
-    The text is never over the budget. With `also` the nodes of several stores come best first, each with its store.
-    With `follow_symlinks` come those that edges into and out of other stores relate them to.
+    The text never exceeds the budget. With `also`, the best nodes of several stores are combined, each with its store.
+    With `follow_symlinks`, nodes that edges into and out of other stores connect to them are included.
 
     Raises what a search raises.
     """
@@ -197,18 +197,18 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
         parts = [_gathered(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
     else:
         graphs = several(graph, request.also, request.as_of)
-        apart = {each.name: request if each is graph else alone(request) for each in graphs}
-        top = max(_gathered(each, apart[each.name], 1).top for each in graphs)
-        parts = [_gathered(each, apart[each.name], limit, top, each.name) for each in graphs]
+        by_store = {each.name: request if each is graph else alone(request) for each in graphs}
+        top = max(_gathered(each, by_store[each.name], 1).top for each in graphs)
+        parts = [_gathered(each, by_store[each.name], limit, top, each.name) for each in graphs]
     best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
     entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
     made = (texts.markdown if request.format == "markdown" else texts.as_json)(entries, request.budget)
-    told = entries[: made.count]
+    included = entries[: made.count]
     return ContextAnswer(
         text=made.text,
         tokens=made.tokens,
-        ids=[each.node.id for each in told],
-        stores=[each.store for each in told] if request.also or request.follow_symlinks else msgspec.UNSET,
+        ids=[each.node.id for each in included],
+        stores=[each.store for each in included] if request.also or request.follow_symlinks else msgspec.UNSET,
         truncated=made.truncated,
         degraded=any(part.degraded for part in parts),
         index_sequence=next((part.sequence for part in parts if part.store == graph.name), 0),
@@ -218,7 +218,7 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
 def _with_linked(
     graph: Graph, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
 ) -> list[texts.ContextEntry]:
-    """What was found, and among it, with half of its score, what is linked to it and passes the same filters."""
+    """Return the entries with nodes linked to them, at half their score, that match the same filters."""
     scores = {NodeLocation(entry.store, entry.node.id): score for score, entry in best}
     found = beside(graph, scores, request, limit)
     wanted = NodeFilter(types=tuple(request.types or ()), attributes=asked_attributes(request.attributes))
@@ -230,7 +230,7 @@ def _with_linked(
 
 
 class _StoreMatches(NamedTuple):
-    """What of one store fits a question, with scores, best first; ``top`` is the best score of words alone."""
+    """Matches of one store with scores, best first; ``top`` is the best keyword score."""
 
     store: str
     found: list[tuple[float, texts.ContextEntry]]
@@ -252,12 +252,12 @@ def _gathered(graph: Graph, request: ContextRequest, limit: int, top: float = 0.
 
 
 def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[Graph]:
-    """The stores that are asked together, the request's own first, if it is there.
+    """Return the stores to search together, the store of the request first, if it exists.
 
-    Raises NoStore for one that is not there, and InvalidInput for a commit, which is one store's.
+    Raises NoStore for a missing one, and InvalidInput for a sequence, which is specific to one store.
     """
     if as_of is not None and AsOfMoment(None, as_of).is_sequence:
-        raise InvalidInput.at("as_of", "a sequence is of one store alone; with also, give a time")
+        raise InvalidInput.at("as_of", "a sequence applies to one store only; with `also`, use a time")
     return graph.beside(also)
 
 
@@ -265,37 +265,38 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 def alone(request: R) -> R:
-    """What another store is asked: the commit to wait for is of the request's own store."""
+    """Return the request for another store; `at_least` applies only to the store of the request."""
     return msgspec.structs.replace(request, at_least=None)
 
 
 class SearchArguments(Protocol):
-    """What any way of searching has."""
+    """Parameters that every kind of search has."""
 
     @property
     def at_least(self) -> int | None:
-        """The commit that the indexes must have seen."""
+        """The commit that the indexes must contain."""
 
     @property
     def as_of(self) -> int | str | None:
-        """The commit, or the time, as of which the store is looked at."""
+        """The commit, or the time, to read the store as of."""
 
     @property
     def valid_at(self) -> str | None:
-        """The moment of the world."""
+        """The valid time."""
 
 
 @contextmanager
 def searching(
     graph: Graph, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
 ) -> Generator[StoreSearch]:
-    """The store at the moment that is asked for, once its indexes, or that of words alone, have seen what they must.
+    """Yield a search of the store at the requested moment, once its indexes contain the required commit.
 
-    ``patience``: so many seconds they have to see what the store holds, where the request names no commit.
+    words_alone: wait for the keyword index only. patience: seconds to wait for the indexes to catch up with the store,
+    if the request names no commit.
     """
     indexer = graph.graphs.indexer
     if indexer is None:
-        raise Unavailable("indexes are turned off on this server; there is no search", retry_after=3600)
+        raise Unavailable("indexes are turned off on this server; search is not available", retry_after=3600)
     with graph.lease() as store:
         indexes = indexer.of(store)
         indexes.require()
@@ -309,13 +310,13 @@ def searching(
                 await_sequence(indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of")
             yield searched
             if (needed := asked.at_least) is not None and indexes.seen(words_alone=words_alone) < needed:
-                # Begun anew meanwhile: a request that can be put off is, until they have seen it again.
+                # The indexes were rebuilt meanwhile: suspend the request, if possible, until they contain the commit.
                 await_sequence(indexes, needed, words_alone=words_alone)
-                raise Unavailable("the indexes were begun anew meanwhile; ask again", retry_after=1)
+                raise Unavailable("the indexes were rebuilt meanwhile; try again", retry_after=1)
 
 
 def since(started: float) -> float:
-    """Milliseconds since a reading of the performance counter."""
+    """Return the milliseconds since a reading of the performance counter."""
     return round((time.perf_counter() - started) * 1000, 3)
 
 
@@ -338,7 +339,7 @@ def _alone(variant: SearchVariant) -> SearchRequest:
 
 
 def _by_types(asked: _Asked) -> _Asked:
-    """What was asked, with its types under that name; empty `kinds` are all. Raises InvalidInput where both differ."""
+    """Return the request with `kinds` moved to `types`; empty `kinds` mean all. Raises InvalidInput if both differ."""
     if not asked.kinds:
         return asked
     faults = Faults()
@@ -358,16 +359,16 @@ def _matched(key: str, rankings: list[list[str]]) -> list[int]:
 def await_sequence(
     indexes: Indexes, sequence: int | None, *, words_alone: bool, why: Literal["at_least", "as_of"] = "at_least"
 ) -> None:
-    """Wait until both indexes, or that of words alone, have seen a commit.
+    """Wait until both indexes, or the keyword index alone, contain a commit.
 
-    Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a commit
-    that is yet to come.
+    Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a future
+    commit.
     """
     indexes.store.reach(sequence or 0)
-    present = indexes.store.state.sequence
-    if sequence is not None and sequence > present:
-        raise InvalidInput.at("at_least", f"is a sequence that the store has not reached; it is at {present}")
-    # The first search of a store that was just opened waits for its indexes to be there at all.
+    current = indexes.store.state.sequence
+    if sequence is not None and sequence > current:
+        raise InvalidInput.at("at_least", f"is a sequence that the store has not reached; it is at {current}")
+    # The first search after opening a store waits until its indexes are loaded.
     if indexes.reach(sequence or 0, AT_LEAST_TIMEOUT_SECONDS, why, words_alone=words_alone):
         return
     if not words_alone and indexes.has_meaning:
@@ -377,14 +378,14 @@ def await_sequence(
 
 
 def wait_for(graph: Graph, sequence: int, seconds: float) -> None:
-    """Give the indexes some time to see a commit. Whether they have is not said. Raises NotFound."""
+    """Wait up to some seconds for the indexes to contain a commit, and return either way. Raises NotFound."""
     if graph.graphs.indexer is not None:
         with graph.lease() as store:
             graph.graphs.indexer.of(store).reach(min(sequence, store.state.sequence), seconds, "own")
 
 
 def behind(graph: Graph, seen: int) -> int:
-    """How many commits came after the one that the indexes have seen. Raises NotFound but for a default store."""
+    """Return the number of commits after the last one indexed. Raises NotFound, except for a default store."""
     try:
         with graph.lease() as store:
             return max(store.state.sequence - seen, 0)
@@ -398,7 +399,7 @@ class NodeSearch:
     """One search of one store."""
 
     def __init__(self, searched: StoreSearch, request: SearchRequest, top: float = 0.0) -> None:
-        """``top``: the best score that words have in other stores, by which those of this one are measured."""
+        """``top``: the best keyword score in other stores, used to normalize the scores of this one."""
         self.top = top
         self._searched = searched
         self._reader = searched.reader
@@ -416,7 +417,7 @@ class NodeSearch:
         self._vector: Vector | None = None
 
     def page(self, limit: int, offset: int) -> list[SearchHit]:
-        """Some hits, as callers see them."""
+        """Return a page of hits."""
         ranked = self._rank(limit + offset)
         rows = [*islice(self._passing(ranked, limit + min(offset, MAX_SEARCH_LIMIT)), offset, offset + limit)]
         nodes = self._reader.to_nodes([row for _, row in rows], render.node)
@@ -476,7 +477,7 @@ class NodeSearch:
 
     def _hybrid(self, pool: int) -> list[RankedEntity]:
         words, meaning = self._words(pool), self._meaning(pool) if self._searched.indexes.has_meaning else {}
-        # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
+        # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
         self.top = max(self.top, max(words.values(), default=0.0))
         matches = (
@@ -525,10 +526,10 @@ class NodeSearch:
         edges = self._reader.walk(start, depth, MAX_GRAPH_SEARCH_NODES)
         return [(edge.source, edge.target, edge.weight) for edge in edges]
 
-    def _passing(self, ranked: Sequence[RankedEntity], at_once: int) -> Iterable[tuple[RankedEntity, NodeRow]]:
-        """The entities that exist and pass the filter, with their rows, a page of look-ups at a time."""
-        for first in range(0, len(ranked), at_once):
-            some = ranked[first : first + at_once]
+    def _passing(self, ranked: Sequence[RankedEntity], batch_size: int) -> Iterable[tuple[RankedEntity, NodeRow]]:
+        """Yield the entities that exist and match the filter, with their rows, looked up in batches."""
+        for first in range(0, len(ranked), batch_size):
+            some = ranked[first : first + batch_size]
             rows = self._rows([found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
@@ -536,12 +537,14 @@ class NodeSearch:
                     yield found, row
 
     def _rows(self, keys: Sequence[str]) -> dict[str, NodeRow]:
-        """The rows behind some keys: of nodes that are there, and of versions that nothing has superseded since."""
+        """Return the rows of some keys: existing nodes, and versions that are still in conflict."""
         heads = {key: row for key in keys if (row := self._head(key)) is not None}
         if not heads:
             return self._reader.valid_nodes(keys)
-        there = self._reader.nodes([row.id for row in heads.values()])
-        named = {key: row for key, row in heads.items() if row.id in there and row.version in conflicts(there[row.id])}
+        current = self._reader.nodes([row.id for row in heads.values()])
+        named = {
+            key: row for key, row in heads.items() if row.id in current and row.version in conflicts(current[row.id])
+        }
         held = {key: row for key, row in named.items() if self._only.passes_row(row)}
         return self._reader.valid_nodes([key for key in keys if key not in heads]) | held
 

@@ -1,4 +1,4 @@
-"""What searches ask of an index of texts, and indexes that add to the answers of others."""
+"""The interface of search indexes, and decorators that change the results of another index."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Hits = dict[str, float]
 
 
 class SearchIndex(Protocol):
-    """An index of the texts of nodes, by words and by meaning."""
+    """A keyword and vector index of the texts of nodes."""
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
         """Return the best nodes for the words of a query, with BM25 scores.
 
-        Raises InvalidInput for a query that cannot be read, Unavailable while the index is behind.
+        Raises InvalidInput for a query that cannot be parsed, Unavailable while the index is behind.
         """
         ...
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Return the BM25 scores of each word of a query for some texts; words are as rare as they are now."""
+        """Return the BM25 scores of each word of a query for some texts, with current word frequencies."""
         ...
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
@@ -45,17 +45,17 @@ class CommitIndex(SearchIndex, Protocol):
     """The index of a store after one commit."""
 
     has_conflicts: bool
-    """Whether versions in conflict are among the nodes."""
+    """True if versions in conflict are among the nodes."""
     required_sequence: int | None
-    """The commit that the indexes of the store must have seen before this one is asked; None: no certain one."""
+    """Commit that the indexes of the store must contain before this one is used; None: any."""
 
     def seen(self, *, words_alone: bool = False) -> int:
-        """Return the commit whose texts are found; with ``words_alone`` by words."""
+        """Return the last commit whose texts are found; with ``words_alone``, by keywords."""
         ...
 
 
 class IndexDecorator(SearchIndex):
-    """Forward every search to another index; subclasses override what they change."""
+    """An index that forwards every search to another one; subclasses override what they change."""
 
     def __init__(self, index: SearchIndex) -> None:
         self._index = index
@@ -78,9 +78,9 @@ class IndexDecorator(SearchIndex):
 
 
 class ConflictAwareIndex(IndexDecorator):
-    """An index of the current texts, with the versions in conflict among the nodes.
+    """An index of the current texts that includes versions in conflict.
 
-    These have keys of their own; whether they have the attributes that are asked for only their rows say.
+    These versions have keys of their own. Their attributes are not indexed and must be checked in their rows.
     """
 
     def __init__(self, index: SearchIndex, indexes: Indexes, heads: ConflictIndex) -> None:

@@ -1,4 +1,4 @@
-"""Which nodes and edges an import has named so far, so that no line replaces another without a word."""
+"""Keys of the nodes and edges imported so far, used to report lines that repeat an earlier key."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _Numbers = NDArray[np.int64]
 
 
 class ImportedKeys:
-    """The keys of an import with the line of each, as sorted 64-bit hashes: 16 bytes a row.
+    """Keys of an import with the line of each, as sorted 64-bit hashes: 16 bytes per row.
 
-    Two keys of ten million share a hash with a probability of one in 400,000; the price is a line that is reported as
-    merged and was not.
+    Among ten million keys, a hash collision has a probability of one in 400,000; its line is reported as merged by
+    mistake.
     """
 
     def __init__(self) -> None:
         self._runs: list[tuple[_Numbers, _Numbers]] = []
 
     def add(self, keys: Sequence[Hashable], lines: Sequence[int]) -> dict[int, int]:
-        """Take in rows; return the earliest line of each whose key was named before, by its place in ``keys``."""
+        """Add rows; return the earliest line of each row whose key occurred before, by its position in ``keys``."""
         hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
         numbers = np.asarray(lines, np.int64)
         order = np.argsort(hashes, kind="stable")
@@ -58,24 +58,24 @@ def _merge(older: tuple[_Numbers, _Numbers], newer: tuple[_Numbers, _Numbers]) -
 
 
 class RowKey(NamedTuple):
-    """What identifies a row of an import; ``parts`` are for the messages, too."""
+    """The key of an imported row; messages also use ``parts``."""
 
     kind: Literal["node", "head", "edge"]
     parts: tuple[Hashable, ...]
 
 
 def key_of(put: NodePut | EdgePut | LinkPut) -> RowKey:
-    """Return what identifies the node, version, edge or link."""
+    """Return the key of a node, version, edge or link."""
     if isinstance(put, NodePut):
         return RowKey("head", (put.id, put.version)) if put.is_head else RowKey("node", (put.id,))
     return RowKey("edge", (*put.edge.key, put.store)) if isinstance(put, LinkPut) else RowKey("edge", put.key)
 
 
 def merge_message(key: RowKey, *, is_entity: bool) -> str:
-    """Say what became of a row whose key an earlier line has."""
+    """Return the message for a row whose key occurs on an earlier line."""
     if is_entity:
         return f'entity "{key.parts[0]}": the observations of both are kept, and the type of the later one'
-    return f"{_name(key)}: where both say something, the later one counts"
+    return f"{_name(key)}: where both lines set a field, the later one wins"
 
 
 def _name(key: RowKey) -> str:

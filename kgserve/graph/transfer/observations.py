@@ -1,4 +1,4 @@
-"""Adding the observations of imported entities to what the store and earlier lines say of them."""
+"""Merging the observations of imported entities with those in the store and on earlier lines."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from kgserve.storage.model.fields import MAX_CONTENT_BYTES
 from kgserve.storage.rows.snapshot import Rows
 
 OBSERVATIONS_TOO_LONG = (
-    f"its observations and those known already exceed {MAX_CONTENT_BYTES:,} bytes; the line was left out"
+    f"its observations and those known already exceed {MAX_CONTENT_BYTES:,} bytes; the line was skipped"
 )
 
 
 class Additions(NamedTuple):
-    """Puts with whole contents, and the index of each put that was left out because its content would be too long."""
+    """Puts with complete contents, and the indexes of puts left out because their content would be too long."""
 
     nodes: list[NodePut]
     too_long: list[int]
 
 
 def with_known_observations(rows: Rows, nodes: list[NodePut], entities: Mapping[int, Entity]) -> Additions:
-    """Extend the puts of entities, given by their index, by the observations that are known already.
+    """Extend the puts of entities, given by index, with the observations known already.
 
-    An entity whose line has no type keeps the type that it has.
+    An entity whose line has no type keeps its current type.
     """
     known = rows.nodes({put.id for put in nodes if put.index in entities})
-    texts = {name: _Text(row.content) for name, row in known.items()}
+    texts = {name: _GrowingContent(row.content) for name, row in known.items()}
     kept: list[NodePut] = []
     too_long: list[int] = []
     for put in nodes:
@@ -38,8 +38,8 @@ def with_known_observations(rows: Rows, nodes: list[NodePut], entities: Mapping[
         is_known = put.id in texts
         if entity is None:
             if put.content is not None:
-                texts[put.id] = _Text(put.content)
-        elif not texts.setdefault(put.id, _Text("")).add(entity.observations):
+                texts[put.id] = _GrowingContent(put.content)
+        elif not texts.setdefault(put.id, _GrowingContent("")).add(entity.observations):
             too_long.append(put.index)
             continue
         keeps_type = entity is not None and is_known and not entity.entity_type
@@ -48,8 +48,8 @@ def with_known_observations(rows: Rows, nodes: list[NodePut], entities: Mapping[
     return Additions(whole, too_long)
 
 
-class _Text:
-    """A content that grows by observations, up to what a content may hold."""
+class _GrowingContent:
+    """A content that observations are added to, up to the size limit."""
 
     def __init__(self, content: str) -> None:
         self._content = content
@@ -58,7 +58,7 @@ class _Text:
         self._bytes = len(content.encode())
 
     def add(self, observations: Sequence[str]) -> bool:
-        """Take in those that are not known yet; false, and nothing is taken in, if there is no room for them."""
+        """Add the observations that are not known yet. Return False, adding none, if they exceed the limit."""
         if self._known is None:
             self._known = set(observations_of(self._content))
         new = [observation for observation in observations if observation not in self._known]
@@ -72,5 +72,5 @@ class _Text:
 
     @property
     def whole(self) -> str:
-        """The content with all that was added."""
+        """The content with all added observations."""
         return with_observations(self._content, self._added)

@@ -1,7 +1,7 @@
-"""Whole stores in and out.
+"""Import and export of whole stores.
 
-Importing NDJSON, ours and the memory server's: lines in, bounded batches out, in constant memory. Exporting a store as
-it is or as it was, and making a new store of that. The formats of others are made and read by way of files in the
+NDJSON, of kgserve or of the MCP memory server, is imported in bounded batches and constant memory. A store is exported
+as it is or as of a moment, or restored from that into a new store. Other formats are converted through files in the
 store's scratch folder.
 """
 
@@ -73,13 +73,13 @@ from kgserve.storage.rows.encoding import (
 from kgserve.stores.access import CreateIfMissing
 from kgserve.stores.store import OpenStore
 
-# A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
+# Size of a batch: suits the scans of the engine, and equals the maximum size of a line.
 IMPORT_BLOCK_BYTES = 8 << 20
-# What one takes in while others ask, each done with before the next begins; and rows enough to be told of by counts.
+# Size of a batch during concurrent requests; enough rows to be reported as a bulk event.
 SMALL_IMPORT_BLOCK_BYTES = 1 << 20
 SMALL_IMPORT_BLOCK_LINES = BULK_ROWS + 1
 MAX_BATCHES_IN_FLIGHT = 2
-# An import gives way to other writers for as long as this before it gives up.
+# Time that a batch waits behind other writers before the import fails.
 IMPORT_QUEUE_TIMEOUT_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine | HeadLine | StoreLine
@@ -89,8 +89,8 @@ _Imported = _Line | Entity | ServerRelation
 class _RowBlock(NamedTuple):
     """The rows of a block of lines, and the line number of each.
 
-    ``heads`` are versions that nodes stand beside, by their ids: the oldest of each node first, and so on.
-    ``entities`` are the memory server's, by the index of their nodes.
+    ``heads`` are versions in conflict with nodes, by id: the oldest of each node first, and so on. ``entities`` are
+    those of the memory server, by the index of their nodes.
     """
 
     heads: list[dict[str, NodePut]]
@@ -102,7 +102,7 @@ class _RowBlock(NamedTuple):
     entities: dict[int, Entity]
 
     def add(self, put: NodePut | EdgePut | LinkPut) -> None:
-        """Take in what a line says."""
+        """Add the row of a line."""
         if isinstance(put, NodePut) and put.is_head:
             self.add_head(put)
         elif isinstance(put, NodePut):
@@ -113,7 +113,7 @@ class _RowBlock(NamedTuple):
             self.edges.append(put)
 
     def add_head(self, put: NodePut) -> None:
-        """Take in a version; each of a node goes by a batch of its own, for of one batch the last would count."""
+        """Add a version. The versions of a node go into separate batches, because the last one in a batch would win."""
         batch = next((some for some in self.heads if put.id not in some), None)
         if batch is None:
             self.heads.append(batch := {})
@@ -124,22 +124,23 @@ _decoder = json_decoder(_Line)
 _NO_ENTITIES: Mapping[int, Entity] = {}
 
 
-def _nobody() -> int:
+def _no_requests() -> int:
     return 0
 
 
 class Importer:
-    """Takes the bytes of an import as they come; every block of whole lines becomes one atomic write.
+    """Streaming import; every block of whole lines becomes one atomic write.
 
-    `feed` never blocks; when it says so, `flush` is to be called in a thread. What was committed before a failure or
-    `abort` stays.
+    `feed` never blocks; when it returns True, call `flush` in a thread. Rows committed before a failure or `abort` are
+    kept.
     """
 
-    def __init__(self, graph: Graph, *, as_they_are: bool = False, others: Callable[[], int] = _nobody) -> None:
-        """Lease the store, making it if needed; give it back with `finish` or `abort`.
+    def __init__(self, graph: Graph, *, as_they_are: bool = False, others: Callable[[], int] = _no_requests) -> None:
+        """Lease the store, creating it if needed; `finish` or `abort` releases it.
 
-        ``as_they_are``: edges may lead into any store, be it seen or not. While there are ``others`` who ask, blocks
-        are small, and none is decoded before the last one is committed; to rest in between is left to the caller.
+        as_they_are: edges may lead into any store, even one that the caller may not access. While there are ``others``
+        (concurrent requests), blocks are small, and each is committed before the next is decoded; pauses are up to the
+        caller.
         """
         self._others = others
         self._graph = graph
@@ -162,7 +163,7 @@ class Importer:
         self._settings_line = 0
 
     def feed(self, data: bytes) -> bool:
-        """Take some bytes; true when `flush` is due."""
+        """Add some bytes; return True when `flush` is due."""
         self._parts.append(data)
         self._size += len(data)
         self._ends += data.count(b"\n")
@@ -172,10 +173,10 @@ class Importer:
         return is_small_block and self._others() > 0
 
     def flush(self) -> None:
-        """Decode the whole lines there are and queue them; blocks while two batches are under way.
+        """Decode the complete lines and queue them; blocks while two batches are in flight.
 
-        While others ask, until they are committed: one thread less that wants the interpreter, and whoever is to rest
-        as long as this has taken rests for the writer, too.
+        While there are other requests, blocks until the batches are committed, so that fewer threads compete for the
+        interpreter, and the caller's pause takes the writer into account.
         """
         block = b"".join(self._parts)
         end = block.rfind(b"\n") + 1
@@ -185,10 +186,10 @@ class Importer:
             self._land()
 
     def finish(self, *, faults: int = 0) -> ImportAnswer:
-        """Queue what is left and wait for everything. Raises what a batch met, such as StorageFull.
+        """Queue the remaining lines and wait for all batches. Raises what a batch raised, such as StorageFull.
 
-        ``faults``: rows that were left out before they came here. A store that was made for an import of which nothing
-        could be taken is removed.
+        faults: rows skipped before they reached the importer. A store created for an import without any valid row is
+        removed.
         """
         try:
             block = b"".join(self._parts)
@@ -196,7 +197,7 @@ class Importer:
             self._take(block)
             while self._flying:
                 self._land()
-            # Last, for what the store takes may not be all that it had taken before.
+            # Settings come last, because they may not allow the types of all rows.
             if self._chosen is not None and self._is_new:
                 self._store.change_settings(self._chosen)
             self._succeeded = not (faults or self._answer.error_count or self._answer.edges_skipped_count)
@@ -206,7 +207,7 @@ class Importer:
         return self._answer
 
     def abort(self) -> None:
-        """Give the store back; remove it if it was made for this import and nothing was written to it."""
+        """Release the store; remove it if it was created for this import and nothing was written to it."""
         if self._released:
             return
         self._released = True
@@ -219,7 +220,7 @@ class Importer:
         if len(rest) > MAX_LINE_BYTES:
             while self._flying:
                 self._land()
-            message = f"is longer than {MAX_LINE_BYTES} bytes; the lines before it are in"
+            message = f"is longer than {MAX_LINE_BYTES} bytes; the lines before it were imported"
             raise InvalidInput(f"line {self._lines + 1} {message}", (FieldError(f"line {self._lines + 1}", message),))
         self._parts = [rest] if rest else []
         self._size = self._kept = len(rest)
@@ -233,7 +234,7 @@ class Importer:
             return
         for some in found.heads:
             self._fly(WriteBatch(nodes=[*some.values()], touch=False, partial=True, cost=3 * len(block)), found.numbers)
-        # The lines were measured when they came in: no need to add up the rows.
+        # The cost is estimated from the size of the lines.
         batch = WriteBatch(
             nodes=found.nodes,
             edges=found.edges,
@@ -246,7 +247,7 @@ class Importer:
         self._fly(batch, found.numbers, found.entities)
 
     def _fly(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity] = _NO_ENTITIES) -> None:
-        """Queue a batch; blocks while two are under way."""
+        """Queue a batch; blocks while two are in flight."""
         while len(self._flying) >= MAX_BATCHES_IN_FLIGHT:
             self._land()
         if self._names_entities:
@@ -258,7 +259,7 @@ class Importer:
         self._flying.append((report, numbers))
 
     def _newer(self, accesses: list[Access]) -> list[Access]:
-        """Those that are later than what the store knows: which lines come first does not matter, nor how often."""
+        """Return the accesses later than those in the store; the order and number of lines do not matter."""
         known = self._store.accesses.of(access.id for access in accesses)
         newer: dict[str, Access] = {}
         for access in accesses:
@@ -268,7 +269,7 @@ class Importer:
         return [*newer.values()]
 
     def _of_entities(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity]) -> Future[Report]:
-        """Queue a batch whose entities keep the observations they have, and whose edges need not have their ends."""
+        """Queue a batch whose entities keep existing observations, and whose edges get placeholder ends."""
 
         def prepared() -> WriteBatch:
             with self._store.reading() as rows:
@@ -279,7 +280,7 @@ class Importer:
         return self._store.submit_prepared(prepared, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
 
     def _decode(self, block: bytes) -> _RowBlock:
-        """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
+        """Return the rows of a block, and the line number of each; a row's ``index`` is its position in that list."""
         found = _RowBlock([], [], [], [], [], [], {})
         keys: list[RowKey] = []
         faults = Faults()
@@ -317,7 +318,7 @@ class Importer:
         return self._edge(edge_put(index, line, faults), line.to_graph, faults), None
 
     def _note_merged(self, keys: list[RowKey], found: _RowBlock) -> None:
-        """Report every row of a block whose key an earlier line has."""
+        """Report every row of a block whose key occurs on an earlier line."""
         for place, earlier in self._keys.add(keys, found.numbers).items():
             message = merge_message(keys[place], is_entity=place in found.entities)
             self._note_repeat(found.numbers[place], earlier, message)
@@ -330,7 +331,7 @@ class Importer:
             self._answer.merged.append(MergedLine(line=number, earlier_line=earlier, message=message))
 
     def _choose(self, number: int, line: StoreLine) -> None:
-        self._note_repeat(number, self._settings_line, "settings of the store: the later line counts alone")
+        self._note_repeat(number, self._settings_line, "settings of the store: only the later line is used")
         self._settings_line = number
         try:
             self._chosen = checked_settings(line)
@@ -340,7 +341,7 @@ class Importer:
             self._note(number, str(error))
 
     def _edge(self, put: EdgePut, to_graph: str | None, faults: Faults) -> EdgePut | LinkPut:
-        """An edge, or the link that it is; one into a store of this name was one into another store where it was."""
+        """Return an edge, or its link; `to_graph` names another store even if it equals the name of this one."""
         if to_graph is None:
             return put
         try:
@@ -357,7 +358,7 @@ class Importer:
         texts = block.removesuffix(b"\n").split(b"\n")
         first = self._lines + 1
         self._answer.lines = self._lines = self._lines + len(texts)
-        if (lines := _at_once(block, len(texts))) is not None:
+        if (lines := _decode_block(block, len(texts))) is not None:
             yield from enumerate(lines, first)
             return
         for number, text in enumerate(texts, first):
@@ -367,10 +368,10 @@ class Importer:
                 self._note(number, "is nested too deeply")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if text.strip():
-                    self._note(number, _in_words(error, text))
+                    self._note(number, _decode_error(error, text))
 
     def _decoded(self, text: bytes) -> _Imported:
-        """A line of ours, or one of the memory server's. Raises msgspec's DecodeError."""
+        """Decode a line of the exchange format or of the memory server. Raises msgspec's DecodeError."""
         if not is_memory_line(text):
             return _decoder.decode(text)
         self._names_entities = True
@@ -402,8 +403,8 @@ class Importer:
             self._answer.errors.append(LineError(line=number, message=message))
 
 
-def _at_once(block: bytes, count: int) -> list[_Line] | None:
-    """The lines of a block in half the time, if each is one object and nothing is wrong with any."""
+def _decode_block(block: bytes, count: int) -> list[_Line] | None:
+    """Return all lines of a block, if each is one valid object; takes half the time."""
     if block.count(b"}\n{") + 1 == count:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             lines = _decoder.decode_lines(block)
@@ -411,23 +412,19 @@ def _at_once(block: bytes, count: int) -> list[_Line] | None:
     return None
 
 
-def _in_words(error: Exception, text: bytes) -> str:
+def _decode_error(error: Exception, text: bytes) -> str:
     if half := lone_surrogate(text):
         return half
     if text.lstrip().startswith(b"["):
-        return "is a JSON array, and a line holds one object; `jq -c '.[]' FILE` makes lines of an array"
+        return "is a JSON array, but a line must be one object; `jq -c '.[]' FILE` converts an array to lines"
     if is_memory_file(text):
         return (
-            "holds all entities and relations in one object, and a line holds one of them; "
+            "contains all entities and relations in one object, but a line must be one of them; "
             """`jq -c '(.entities[] | {type: "entity"} + .), (.relations[] | {type: "relation"} + .)' FILE` """
-            "makes lines of it"
+            "converts it to lines"
         )
     words = str(error).replace("`$.", "`")
-    return (
-        "is not whole JSON: it is cut short; an object has to stand in one line"
-        if words == _TRUNCATED_JSON_MESSAGE
-        else words
-    )
+    return "is incomplete JSON: an object must be on a single line" if words == _TRUNCATED_JSON_MESSAGE else words
 
 
 _TRUNCATED_JSON_MESSAGE = "Input data was truncated"
@@ -441,14 +438,14 @@ _encode = msgspec.json.Encoder().encode_lines
 
 
 class ExtraLines:
-    """The settings of a store as a line, and the versions beside its nodes, each in a line before that of its node."""
+    """The settings of a store as a line, and versions in conflict, each on a line before that of its node."""
 
     def __init__(self, graph: Graph, store: OpenStore) -> None:
         self._graph = graph
         self._store = store
 
     def settings(self) -> Iterator[bytes]:
-        """The line, where anything is not as in a new store."""
+        """Yield the line, if any setting differs from that of a new store."""
         chosen, usual = map(msgspec.to_builtins, (self._store.description.settings, self._graph.pool.usual))
         differing = _differing(chosen, usual)
         if "memory" in differing:
@@ -457,7 +454,7 @@ class ExtraLines:
             yield _encode([{"kind": "store", **differing}])
 
     def among(self, lines: list[ExportedNode]) -> list[ExportedNode]:
-        """Lines of nodes with those of the versions beside them that are known."""
+        """Return lines of nodes with those of known versions in conflict."""
         if all(line.conflicts is msgspec.UNSET for line in lines):
             return lines
         return [each for line in lines for each in (*self._heads(line), line)]
@@ -473,7 +470,7 @@ class ExtraLines:
     def _version(self, node_id: str, version: int) -> NodeRow | None:
         try:
             follower = whole_history(self._graph.graphs.historian, self._store)
-        except Conflict:  # no history is kept, so nobody knows
+        except Conflict:  # no history is kept
             return None
         state = follower.look(lambda history: history.node_version(node_id, version))
         return None if state is None else state.row
@@ -484,7 +481,7 @@ def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 
 
 class ExportStream(Closing):
-    """Settings, all nodes, all edges, all links of one commit, as blocks of NDJSON lines; a context manager.
+    """Settings, nodes, edges and links of one commit, as blocks of NDJSON lines; a context manager.
 
     The settings are the current ones. The store is leased until the stream is closed.
     """
@@ -497,7 +494,7 @@ class ExportStream(Closing):
 
     @override
     def close(self) -> None:
-        """Give the store back."""
+        """Release the store."""
         release, self._release = self._release, lambda: None
         release()
 
@@ -508,9 +505,9 @@ class ExportStream(Closing):
 
 
 def export(graph: Graph, valid_at: str | None = None, past: AsOfMoment | None = None) -> ExportStream:
-    """The rows of a store as they are or were, to be streamed; the store is leased until that is closed.
+    """Return a stream of the rows of a store, now or as of a moment; it leases the store until it is closed.
 
-    With ``valid_at`` (RFC 3339) only what was true in the world then. Raises NotFound, and what `AsOfMoment.of` raises.
+    With ``valid_at`` (RFC 3339), only rows valid at that time. Raises NotFound, and what `AsOfMoment.of` raises.
     """
     with ExitStack() as stack:
         leased = stack.enter_context(graph.lease())
@@ -522,11 +519,11 @@ def export(graph: Graph, valid_at: str | None = None, past: AsOfMoment | None = 
 
 
 def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
-    """Makes a store that must not be there yet, with versions, times, open conflicts and the settings of now.
+    """Create a new store from a past moment, with its versions, times and open conflicts and the current settings.
 
-    The store itself stays as it is.
+    The original store does not change.
 
-    Raises Conflict when it exists, Gone when that is no longer known.
+    Raises Conflict when the new store exists, Gone when the moment is no longer in the history.
     """
     with export(graph, past=AsOfMoment(graph.graphs.historian, request.as_of)) as stream:
         if not graph.pool.create(request.into):
@@ -551,17 +548,17 @@ def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
 
 
 MAX_UPLOAD_BYTES = 4 << 30
-"""Most bytes of a body that has to be on the disk before it can be read."""
+"""Size of a body that is spooled to disk before it is read."""
 ARCHIVE_FORMAT = "archive"
-"""The format of a body that holds CSV or Parquet."""
+"""Format of a body that is an archive of CSV or Parquet."""
 _UPLOAD_READ_BYTES = 256 << 10
 
 
 class ConvertedExport(Closing):
-    """An export in another format, in a file without a name; a context manager, as what it is made from."""
+    """An export in another format, in an unnamed temporary file; a context manager."""
 
     def __init__(self, graph: Graph, stream: ExportStream, kind: str) -> None:
-        """Write the file; the stream is closed. Raises StorageFull."""
+        """Write the file, and close the stream. Raises StorageFull."""
         self.sequence = stream.sequence
         self._stack = ExitStack()
         try:
@@ -586,17 +583,17 @@ class ConvertedExport(Closing):
 
     @override
     def close(self) -> None:
-        """Let the file go."""
+        """Delete the file."""
         self._stack.close()
 
 
 class ConvertedImport:
-    """Takes the body of an import in another format, to be read when it is there as a whole."""
+    """An import in another format, whose body is spooled to disk before it is read."""
 
-    def __init__(self, graph: Graph, kind: str, others: Callable[[], int] = _nobody) -> None:
-        """Lease the store, making it if needed; give it back with `finish` or `abort`.
+    def __init__(self, graph: Graph, kind: str, others: Callable[[], int] = _no_requests) -> None:
+        """Lease the store, creating it if needed; `finish` or `abort` releases it.
 
-        While there are ``others`` who ask, it rests as `rest_seconds` says.
+        While there are ``others`` (concurrent requests), it pauses as `rest_seconds` says.
         """
         self._kind = kind
         self._others = others
@@ -614,17 +611,17 @@ class ConvertedImport:
             raise
 
     def write(self, data: bytes) -> None:
-        """Take some bytes. Raises TooLarge and StorageFull."""
+        """Add some bytes. Raises TooLarge and StorageFull."""
         self._size += len(data)
         if self._size > MAX_UPLOAD_BYTES:
-            raise TooLarge(f"the body is over {MAX_UPLOAD_BYTES >> 30} GiB; use kgserve import, or send JSON lines")
+            raise TooLarge(f"the body is over {MAX_UPLOAD_BYTES >> 30} GiB; use `kgserve import`, or send JSON lines")
         try:
             self._file.write(data)
         except OSError as error:
             raise storage_error(error, "taking an import") from error
 
     def finish(self) -> ImportAnswer:
-        """Read and commit what was taken. Raises InvalidInput where the body is not what it should be."""
+        """Read and commit the body. Raises InvalidInput if it is not of the expected format."""
         try:
             with ExitStack() as stack:
                 conversion = Conversion(self._parts(stack))
@@ -641,7 +638,7 @@ class ConvertedImport:
             self.abort()
 
     def abort(self) -> None:
-        """Remove the files, and give the store back."""
+        """Delete the files, and release the store."""
         self._file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._importer.abort()

@@ -72,7 +72,7 @@ def test_lines_that_repeat_earlier_ones_are_reported(pool: StorePool) -> None:
         (SMALL_IMPORT_BLOCK_LINES + 7, 3),
         (SMALL_IMPORT_BLOCK_LINES + 8, 14),
     ]
-    assert answer.merged[0].message == 'node "a": where both say something, the later one counts'
+    assert answer.merged[0].message == 'node "a": where both lines set a field, the later one wins'
     assert answer.merged[1].message.startswith('edge "a" "R" "b": ')
 
 

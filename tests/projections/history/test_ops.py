@@ -184,7 +184,7 @@ def test_before_the_first_commit_there_was_nothing(tmp_path: Path) -> None:
 def test_what_is_no_moment(tmp_path: Path, as_of: str) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"))
-        with pytest.raises(InvalidInput, match="as_of: is neither a sequence nor a time"):
+        with pytest.raises(InvalidInput, match="as_of: must be a sequence or a time"):
             node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of)
 
 

@@ -337,7 +337,7 @@ def test_without_a_history_undo_is_refused_with_the_reason(http: httpx.Client, p
     accepted(http.patch(people, json={"history": "none"}))
     merge(http, people, "bob", "robert")
     detail = refusal(http.post(f"{people}/nodes/bob/unmerge"), 409)["detail"]
-    assert "cannot be taken back" in detail
+    assert "cannot be reverted" in detail
     assert "history" in detail
 
 
@@ -351,4 +351,4 @@ def test_an_export_carries_merges_and_an_import_takes_them(http: httpx.Client, p
     accepted(http.post(f"{copy}/import", content=lines, headers={"content-type": "application/x-ndjson"}))
     assert node(http, copy, "bob")["redirected_from"] == "bob"
     assert keys(node(http, copy, "bob")) == keys(node(http, people, "robert"))
-    assert "came merged" in refusal(http.post(f"{copy}/nodes/bob/unmerge"), 409)["detail"]
+    assert "wrote it as merged" in refusal(http.post(f"{copy}/nodes/bob/unmerge"), 409)["detail"]

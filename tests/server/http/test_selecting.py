@@ -180,7 +180,7 @@ def test_a_dry_run_is_what_is_then_done(http: httpx.Client, api: str) -> None:
 )
 def test_never_everything_by_accident(http: httpx.Client, api: str, body: Json) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
-    assert "a filter is needed" in refusal(http.post(f"{api}/delete", json=body), 400)["detail"]
+    assert "a filter is required" in refusal(http.post(f"{api}/delete", json=body), 400)["detail"]
     for wrong in ({"ids": []}, {"types": [""]}, {"type": ["t"]}, {"types": ["t"], "limit": 0}):
         refusal(http.post(f"{api}/delete", json=wrong), 400)
     assert listed(http, api) == ["a"]

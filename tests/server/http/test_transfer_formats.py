@@ -150,13 +150,13 @@ def crowd() -> bytes:
 @pytest.mark.parametrize(
     ("media", "body", "reason"),
     [
-        ("application/zip", b"PK", "no zip archive"),
-        ("application/zip", b"PK\x05\x06" + bytes(18), "must hold nodes.csv"),
+        ("application/zip", b"PK", "not a zip archive"),
+        ("application/zip", b"PK\x05\x06" + bytes(18), "must contain nodes.csv"),
         ("application/zip", bomb(), "use deflate"),
         ("application/zip", crowd(), "too many files"),
-        ("application/xml", b"<html/>", "the body is no GraphML"),
+        ("application/xml", b"<html/>", "the body is not GraphML"),
         ("application/xml", b'<!DOCTYPE g [<!ENTITY a "x">]><graphml>&a;</graphml>', "refused"),
-        ("application/xml", b"", "the body is no GraphML"),
+        ("application/xml", b"", "the body is not GraphML"),
     ],
 )
 def test_what_is_refused(media: str, body: bytes, reason: str, served: Served, http: httpx.Client, api: str) -> None:

@@ -145,7 +145,7 @@ def test_nothing_ends_before_it_begins(http: httpx.Client, api: str, begun: str)
             assert "valid_to" in refusal(http.post(url, json=body | more), 400)["detail"]
     if begun == FAR_OFF:
         document = refusal(http.post(f"{api}/nodes/hub/retire"), 400)
-        assert document["detail"] == f"valid_to: is needed: it begins to be true only at {FAR_OFF}"
+        assert document["detail"] == f"valid_to: is required: validity begins only at {FAR_OFF}"
         assert [error["path"] for error in document["errors"]] == ["valid_to"]
     assert accepted(http.get(api))["sequence"] == written
 

@@ -101,7 +101,7 @@ def test_what_is_not_there(server: Running, mode: Mode, store: str) -> None:
     assert text_of(call(server.url, mode, "add_observations", index=store, observations=[])) == "[]"
     added = [{"entityName": "Ann", "contents": ["x"]}]
     said = refusal(server.url, mode, "add_observations", index=store, observations=added)
-    assert said == "Entity with name Ann not found; create_entities makes it"
+    assert said == "Entity with name Ann not found; create it with create_entities"
     assert store not in [each["name"] for each in httpx.get(f"{server.url}/api/memory").json()["stores"]]
 
 

@@ -1,1 +1,1 @@
-"""Other shapes of the exchange format: streaming converters between its lines and files of other kinds."""
+"""Streaming converters between the lines of the exchange format and other file formats."""

@@ -1,7 +1,7 @@
-"""CSV as kgserve writes it: a file of nodes and one of edges, RFC 4180, UTF-8, attributes and tags as JSON text.
+"""CSV as kgserve writes it: one file of nodes and one of edges, RFC 4180, UTF-8, attributes and tags as JSON text.
 
-And CSV of any columns, where a mapping says which of them make nodes and edges. Its texts are templates:
-``person:{id}`` is what the column ``id`` holds after ``person:``, ``{{`` and ``}}`` are braces.
+CSV with other columns is read with a mapping of columns to nodes and edges. Texts of a mapping are templates:
+``person:{id}`` is ``person:`` followed by the value of column ``id``; ``{{`` and ``}}`` are literal braces.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from kgserve.storage.model import fields
 from kgserve.storage.model.fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, Field, Fields
 
 Sink = Callable[[str], AbstractContextManager[BinaryIO]]
-"""Opens the file of nodes or of edges, one after the other."""
+"""Opens the file of nodes, or of edges; one at a time."""
 
 DEFAULT_ENCODING = "utf-8"
 _MAX_ROW_CHARS = 16 << 20
-# The module's limit is for the whole process, and 128 KiB; a content may have 1 MiB.
+# The limit is global to the process and defaults to 128 KiB; contents may have 1 MiB.
 csv.field_size_limit(MAX_LINE_BYTES)
 
 
 def write_csv(blocks: Iterable[bytes], sink: Sink) -> int:
-    """Write an export; the number of its lines."""
+    """Write an export, and return the number of its lines."""
     lines = Lines(blocks)
     with sink(KIND_NODES) as file:
         _write(
@@ -69,7 +69,7 @@ def write_csv(blocks: Iterable[bytes], sink: Sink) -> int:
 def _write(file: BinaryIO, header: tuple[str, ...], rows: Iterable[list[Any]]) -> None:
     text = TextIOWrapper(file, encoding=DEFAULT_ENCODING, newline="", write_through=False)
     try:
-        # With both characters in the line's end, texts that hold one of them are quoted.
+        # The writer quotes texts that contain a character of the line terminator.
         writer = csv.writer(text, lineterminator="\r\n")
         writer.writerow(header)
         writer.writerows(rows)
@@ -85,7 +85,7 @@ def _cells(kind: str, values: tuple[Any, ...]) -> list[Any]:
 
 
 def _texts(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
-    """Where a cell is not the value itself, and what it is then. The writer's own numbers come back as they were."""
+    """Return the positions of cells that are converted, with the conversions. Numbers round-trip unchanged."""
     special = {"attributes": json_text, "tags": tags_text}
     return [(place, special[field.name]) for place, field in enumerate(known) if field.name in special]
 
@@ -95,7 +95,7 @@ _COLUMN_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE_FIL
 
 
 class CsvReader:
-    """A CSV file being read: its header, then its rows with their numbers, as a spreadsheet counts them."""
+    """A CSV file being read: its header, then its rows, numbered as in a spreadsheet."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class CsvReader:
         quote: str = '"',
         encoding: str = DEFAULT_ENCODING,
     ) -> None:
-        """Read the header; ``stack`` lets go of the file. Raises InvalidInput when there is no header."""
+        """Read the header; ``stack`` detaches the file. Raises InvalidInput without a header."""
         self.name = name
-        # Bytes that are none of the encoding become halves of surrogate pairs: their row is refused, not the file.
+        # Undecodable bytes become lone surrogates, so that only their row is refused, not the file.
         self._encoding = encoding
         codec = "utf-8-sig" if encoding.lower().replace("_", "-") in {"utf-8", "utf8"} else encoding
         self._text = TextIOWrapper(file, encoding=codec, errors="surrogateescape", newline="")
@@ -125,7 +125,7 @@ class CsvReader:
             raise InvalidInput(f"{name}: has no header; the first row must name the columns")
 
     def rows(self) -> Iterator[tuple[int, dict[str, str] | str]]:
-        """Number and cells of each row, or what is wrong with it; rows without anything are passed over."""
+        """Yield the number and cells of each row, or its fault; empty rows are skipped."""
         width = len(self.header)
         while True:
             self._number = number = self._number + 1
@@ -135,7 +135,7 @@ class CsvReader:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield number, f"is no row of CSV: {error}"
+                yield number, f"is not a valid CSV row: {error}"
                 continue
             if len(cells) == width:
                 yield number, dict(zip(self.header, cells, strict=True))
@@ -143,7 +143,7 @@ class CsvReader:
                 yield number, f"has {len(cells)} cells where the header has {width}"
 
     def _lines(self) -> Iterator[str]:
-        """The file's lines. One that has no end, or a row of them, would fill the memory."""
+        """Yield the lines of the file. Raises InvalidInput for a row that would exhaust the memory."""
         while line := self._line():
             self._taken += len(line)
             if self._taken > _MAX_ROW_CHARS:
@@ -155,18 +155,18 @@ class CsvReader:
             return self._text.readline(_MAX_ROW_CHARS + 1)
         except UnicodeError as error:
             place = f"{self.name} row {self._number}"
-            raise InvalidInput(f"{place}: is no text in {self._encoding}: {error}") from None
+            raise InvalidInput(f"{place}: is not valid {self._encoding} text: {error}") from None
 
 
 class CsvTable:
-    """A CSV file that `write_csv` wrote, or one with some of its columns. Raises InvalidInput for other columns."""
+    """A CSV file written by `write_csv`, or one with some of its columns. Raises InvalidInput for other columns."""
 
     def __init__(self, file: BinaryIO, name: str, stack: ExitStack) -> None:
         self._table = CsvReader(file, name, stack)
         self.kind = kind_of(name, self._table.header)
 
     def part(self) -> InputPart:
-        """Its rows, counted as a spreadsheet does: the header is row 1."""
+        """Return its rows, numbered as in a spreadsheet: the header is row 1."""
         return InputPart(self._table.name, "row", _records(self._table, self.kind))
 
 
@@ -196,21 +196,21 @@ def _value(column: str, text: str) -> Any:
 
 
 def whole_number(column: str, text: str) -> int:
-    """An integer. Raises BadCell."""
+    """Parse an integer. Raises BadCell."""
     try:
         return int(text)
     except ValueError:
-        raise BadCell(f"{column} is {text[:80]!r}, which is no integer") from None
+        raise BadCell(f"{column} is {text[:80]!r}, which is not an integer") from None
 
 
 def real_number(column: str, text: str) -> float:
-    """A number that JSON can hold. Raises BadCell."""
+    """Parse a number that JSON can represent. Raises BadCell."""
     try:
         value = float(text)
     except ValueError:
-        raise BadCell(f"{column} is {text[:80]!r}, which is no number") from None
+        raise BadCell(f"{column} is {text[:80]!r}, which is not a number") from None
     if value - value != 0:
-        raise BadCell(f"{column} is {text[:80]!r}, which is no finite number")
+        raise BadCell(f"{column} is {text[:80]!r}, which is not a finite number")
     return value
 
 
@@ -223,7 +223,7 @@ _FALSE_WORDS = frozenset({"false", "no", "n", "0", "f"})
 
 
 class Attribute(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A column that becomes an attribute of another name."""
+    """A column stored as an attribute with another name."""
 
     column: str
     type: Kind = "text"
@@ -237,7 +237,7 @@ class Tags(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NodeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A file whose rows are nodes. Texts are templates; ``content`` may be several, one below the other."""
+    """A file whose rows are nodes. Texts are templates; several ``content`` templates are joined by line breaks."""
 
     file: str
     id: str
@@ -253,7 +253,7 @@ class NodeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class EdgeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A file whose rows are edges. Texts are templates; where ``to_graph`` comes to one it is the store of ``to``."""
+    """A file whose rows are edges. Texts are templates; a ``to_graph`` that is not empty is the store of ``to``."""
 
     file: str
     source: str = msgspec.field(name="from")
@@ -269,7 +269,7 @@ class EdgeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Mapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A mapping file: how the CSV files are written, and what is in them. Paths are relative to it."""
+    """A mapping file: the CSV dialect, and the contents of the files. Paths are relative to it."""
 
     nodes: list[NodeTable] = []
     edges: list[EdgeTable] = []
@@ -279,12 +279,12 @@ class Mapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read_mapping(path: Path) -> Mapping:
-    """The mapping in a TOML or JSON file. Raises InvalidInput naming the place that is wrong."""
+    """Return the mapping in a TOML or JSON file. Raises InvalidInput naming the faulty field."""
     try:
         text = path.read_bytes()
         data = decode_json(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
         mapping = convert(data, Mapping)
-        # As `Table` reads: refuses also what Python has as an encoding and is none of texts, as base64.
+        # Also refuses Python codecs that are not text encodings, such as base64.
         TextIOWrapper(BytesIO(), encoding=mapping.encoding, errors="surrogateescape").read()
     except msgspec.ValidationError as error:
         fault = place_of(error, Mapping)
@@ -295,32 +295,34 @@ def read_mapping(path: Path) -> Mapping:
         language = "JSON" if path.suffix.lower() == ".json" else "TOML"
         raise InvalidInput(f"{path.name} cannot be read as {language}: {error}") from None
     if not mapping.nodes and not mapping.edges:
-        raise InvalidInput(f"{path.name}: names neither nodes nor edges; add a [[nodes]] or an [[edges]] table")
+        raise InvalidInput(f"{path.name}: has neither nodes nor edges; add a [[nodes]] or an [[edges]] table")
     return mapping
 
 
 def mapped(mapping: Mapping, folder: Path, files: Sequence[Path], stack: ExitStack) -> list[InputPart]:
-    """The parts of all tables, or of those whose ``files`` are named; nodes first.
+    """Return the parts of all tables, or of those whose ``files`` are given; nodes first.
 
-    Raises InvalidInput when a column is missing, before anything is read, and for files that the mapping does not name.
+    Raises InvalidInput for a missing column, before rows are read, and for files that are not in the mapping.
     """
     given = {file.name: file for file in files}
     named = {Path(table.file).name for table in (*mapping.nodes, *mapping.edges)}
     if unknown := sorted(given.keys() - named):
-        raise InvalidInput(f"the mapping says nothing of {', '.join(unknown)}; it names {', '.join(sorted(named))}")
+        raise InvalidInput(
+            f"these files are not in the mapping: {', '.join(unknown)}; it names {', '.join(sorted(named))}"
+        )
     parts: list[InputPart] = []
     for kind, tables in (("nodes", mapping.nodes), ("edges", mapping.edges)):
         for index, table in enumerate(tables):
             name = Path(table.file).name
             if not given or name in given:
                 path = given.get(name, folder / table.file)
-                rows = _Rows(mapping, table, path, stack, f"{kind}[{index}]")
+                rows = _MappedFile(mapping, table, path, stack, f"{kind}[{index}]")
                 parts.append(InputPart(name, "row", rows.records(table)))
     return parts
 
 
-class _Rows:
-    """One file with the columns that its mapping wants."""
+class _MappedFile:
+    """A file with the columns that its mapping requires."""
 
     def __init__(
         self, mapping: Mapping, table: NodeTable | EdgeTable, path: Path, stack: ExitStack, place: str
@@ -336,7 +338,7 @@ class _Rows:
         self._check(table, place)
 
     def records(self, table: NodeTable | EdgeTable) -> Iterator[Record]:
-        """A record for each row."""
+        """Yield a record for each row."""
         for number, cells in self._table.rows():
             if isinstance(cells, str):
                 yield Wrong(number, cells)
@@ -349,8 +351,8 @@ class _Rows:
     def _check(self, table: NodeTable | EdgeTable, place: str) -> None:
         for field, column in _columns(table):
             if column not in self._table.header:
-                there = ", ".join(self._table.header[:20])
-                message = f"{table.file} has no column {column!r}; it has {there}"
+                header = ", ".join(self._table.header[:20])
+                message = f"{table.file} has no column {column!r}; it has {header}"
                 raise InvalidInput.at(f"{place}.{field}", message)
             if self._table.header.count(column) > 1:
                 message = f"{table.file} has more than one column {column!r}"
@@ -373,7 +375,7 @@ def _columns(table: NodeTable | EdgeTable) -> Iterator[tuple[str, str]]:
 def _named(template: str, field: str) -> Iterator[str]:
     for found in _TEMPLATE_PLACEHOLDER.finditer(template):
         if found[0] in {"{", "}"}:
-            message = f"{template!r} has a brace without its other half; write {{{{ or }}}} for a brace"
+            message = f"{template!r} has an unmatched brace; write {{{{ or }}}} for a literal brace"
             raise InvalidInput.at(field, message)
         if found[1] is not None:
             yield found[1]
@@ -415,7 +417,7 @@ def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
 
 
 def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str]) -> dict[str, str | None]:
-    """The texts and times among the extras."""
+    """Return the optional texts and times."""
     filled = (
         (field, _filled(getattr(table, field.name, ""), cells))
         for field in fields.optional
@@ -428,7 +430,7 @@ def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str])
 
 
 def _needed(field: str, template: str, cells: dict[str, str]) -> str:
-    """A template of which every column must hold something: ``person:`` alone would be one id for many rows."""
+    """Fill in a template whose columns must all have values: ``person:`` alone would be the same id for many rows."""
     for column in _named(template, field):
         if not cells[column]:
             raise BadCell(f"{field}: column {column} is empty")
@@ -475,7 +477,7 @@ def _json(column: str, text: str) -> Any:
 
 
 def _moment(column: str, text: str) -> str | None:
-    """RFC 3339 of what Python takes for ISO 8601; a time without a zone is UTC, a day begins at midnight."""
+    """Convert an ISO 8601 time, as Python parses it, to RFC 3339; without a zone it is UTC, a date is midnight."""
     if not text:
         return None
     try:
@@ -484,4 +486,4 @@ def _moment(column: str, text: str) -> str | None:
             moment = moment.replace(tzinfo=UTC)
         return moment.isoformat()
     except ValueError:
-        raise BadCell(f"{column} is {text[:80]!r}, which is no time such as 2025-07-15T12:00:00Z") from None
+        raise BadCell(f"{column} is {text[:80]!r}, which is not a time such as 2025-07-15T12:00:00Z") from None

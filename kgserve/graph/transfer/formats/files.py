@@ -1,4 +1,4 @@
-"""Which files of a kind there are, and what is in them: the way from paths and archives to parts."""
+"""The files and archives of each format, and the parts in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kgserve.graph.transfer.formats.parquet_pair import ParquetTable, write_parq
 ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
 ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti", "kb"]
 PAIR_FORMATS = frozenset({"parquet", "csv"})
-"""Formats of two files."""
+"""Formats of two files: nodes and edges."""
 
 _FORMATS_BY_SUFFIX: dict[str, ImportFormat] = {
     ".parquet": "parquet",
@@ -32,7 +32,7 @@ _FORMATS_BY_SUFFIX: dict[str, ImportFormat] = {
 
 
 def export_format(path: Path | None) -> ExportFormat:
-    """The format of a file to write, by how its name ends; lines of JSON if that says nothing."""
+    """Return the format of a file to write, by its suffix; JSON lines for an unknown one."""
     match _FORMATS_BY_SUFFIX.get(path.suffix.lower()) if path else None:
         case "parquet" | "csv" | "graphml" as found:
             return found
@@ -41,7 +41,7 @@ def export_format(path: Path | None) -> ExportFormat:
 
 
 def import_format(paths: Sequence[Path]) -> ImportFormat:
-    """The format of files to read, by how their names end, and of a folder by what is in it."""
+    """Return the format of files to read, by their suffix; for a folder, by its contents."""
     first = paths[0]
     if is_kb_folder(first) or (first.suffix.lower() not in _FORMATS_BY_SUFFIX and is_sqlite(first)):
         return "kb"
@@ -50,13 +50,13 @@ def import_format(paths: Sequence[Path]) -> ImportFormat:
             found for path in first.iterdir() if (found := _FORMATS_BY_SUFFIX.get(path.suffix.lower())) in PAIR_FORMATS
         }
         if len(kinds) != 1:
-            raise InvalidInput(f"{first} is a folder; it should hold nodes and edges as either .csv or .parquet")
+            raise InvalidInput(f"{first} is a folder; it must contain nodes and edges as either .csv or .parquet")
         return "csv" if kinds == {"csv"} else "parquet"
     return _FORMATS_BY_SUFFIX.get(first.suffix.lower(), "ndjson")
 
 
 def pair(target: Path, kind: str) -> tuple[Path, Path]:
-    """The two files that ``target`` stands for: in a folder, or ``name.nodes.csv`` and ``name.edges.csv``."""
+    """Return the two files for ``target``: those in a folder, or ``name.nodes.csv`` and ``name.edges.csv``."""
     if target.is_dir():
         return target / f"{KIND_NODES}.{kind}", target / f"{KIND_EDGES}.{kind}"
     stem = target.name.removesuffix(f".{kind}")
@@ -64,7 +64,7 @@ def pair(target: Path, kind: str) -> tuple[Path, Path]:
 
 
 def present(paths: Sequence[Path], kind: str) -> list[Path]:
-    """The files that an import of a pair reads; of ``name.csv`` and of a folder the two that an export makes of it."""
+    """Return the files that an import of a pair reads; ``name.csv`` or a folder means the two files of an export."""
     files: list[Path] = []
     for path in paths:
         both = pair(path, kind)
@@ -80,10 +80,10 @@ def present(paths: Sequence[Path], kind: str) -> list[Path]:
 
 
 def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path | None = None) -> list[InputPart]:
-    """What is in the files of an import, nodes first; files are closed with ``stack``.
+    """Return the parts of the files of an import, nodes first; ``stack`` closes the files.
 
-    For every format but Graphiti's. Raises InvalidInput for files that are something else. With a mapping, only those
-    of its files are read that ``paths`` name, or all when there are none.
+    Supports every format except Graphiti's. Raises InvalidInput for files of another format. With a mapping, only those
+    of its files that ``paths`` name are read, or all if it is empty.
     """
     if mapping is not None:
         return mapped(read_mapping(mapping), mapping.parent, paths, stack)
@@ -96,7 +96,7 @@ def open_parts(kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path
 
 
 def stream_part(kind: str, file: BinaryIO, name: str) -> InputPart:
-    """What is in one file that is read from its beginning to its end."""
+    """Return the part of a file that is read sequentially."""
     match kind:
         case "graphml":
             records = edges_last(read_graphml(file, name))
@@ -108,12 +108,15 @@ def stream_part(kind: str, file: BinaryIO, name: str) -> InputPart:
 
 
 def write_stream(kind: str, blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:
-    """Write an export in a format of one file; the number of its lines. A temporary file is made in ``scratch``."""
+    """Write an export in a format of one file, and return the number of its lines.
+
+    Temporary files are created in ``scratch``.
+    """
     return write_graphml(blocks, file, scratch) if kind == "graphml" else write_memory_server(blocks, file)
 
 
 def write_pair(kind: str, blocks: Iterable[bytes], sink: Sink) -> int:
-    """Write an export in a format of two files; the number of its lines."""
+    """Write an export in a format of two files, and return the number of its lines."""
     return write_parquet(blocks, sink) if kind == "parquet" else write_csv(blocks, sink)
 
 
@@ -124,7 +127,7 @@ def _table(kind: str, path: Path, stack: ExitStack) -> CsvTable | ParquetTable:
 
 
 MAX_EXTRACTED_BYTES = 16 << 30
-"""What an archive may come to, whatever it says of itself."""
+"""Extracted size of an archive, whatever its directory says."""
 
 _MAX_ZIP_DIRECTORY_BYTES = 64 << 10
 _EXTRACT_BLOCK_BYTES = 1 << 20
@@ -132,28 +135,28 @@ _ZIP_END_SIGNATURE = b"PK\x05\x06"
 _ZIP_END_BYTES = 22
 _ZIP64_LOCATOR_SIGNATURE = b"PK\x06\x07"
 _ZIP64_LOCATOR_BYTES = 20
-# Others take memory by what the archive says.
+# Other methods allocate memory as the archive requests.
 _COMPRESSION_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ZIP_ERRORS = (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError, zlib.error)
 
 
 def write_archive(kind: str, blocks: Iterable[bytes], file: BinaryIO) -> int:
-    """Write an export as ``nodes.csv`` and ``edges.csv``, or as Parquet; the number of its lines."""
+    """Write an export as ``nodes.csv`` and ``edges.csv``, or as Parquet; return the number of its lines."""
     method = zipfile.ZIP_DEFLATED if kind == "csv" else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", method, compresslevel=1) as archive:
 
         @contextmanager
         def opened(part: str) -> Generator[BinaryIO]:
             with archive.open(f"{part}.{kind}", "w", force_zip64=True) as member:
-                yield member  # pyright: ignore[reportReturnType] - it has what is used of a BinaryIO
+                yield member  # pyright: ignore[reportReturnType] - has the methods used here
 
         return write_pair(kind, blocks, opened)
 
 
 def extract(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
-    """Take the nodes and edges out of an archive into ``folder``: their format and paths.
+    """Extract nodes and edges from an archive into ``folder``; return their format and paths.
 
-    Raises InvalidInput for what is no such archive, TooLarge when it comes to more than is taken.
+    Raises InvalidInput for another kind of file, TooLarge if the contents exceed the limit.
     """
     _check_end(file)
     found: dict[str, Path] = {}
@@ -169,41 +172,41 @@ def extract(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
                     while piece := source.read(_EXTRACT_BLOCK_BYTES):
                         size += len(piece)
                         if size > MAX_EXTRACTED_BYTES:
-                            raise TooLarge(f"the archive comes to more than {MAX_EXTRACTED_BYTES >> 30} GiB")
+                            raise TooLarge(f"the archive has more than {MAX_EXTRACTED_BYTES >> 30} GiB of contents")
                         target.write(piece)
     except _ZIP_ERRORS as error:
-        raise InvalidInput(f"the body is no zip archive that can be read: {error}") from error
+        raise InvalidInput(f"the body is not a readable zip archive: {error}") from error
     kinds = {name.rpartition(".")[2] for name in found}
     if len(kinds) != 1:
-        raise InvalidInput("the archive must hold nodes.csv and edges.csv, or nodes.parquet and edges.parquet")
+        raise InvalidInput("the archive must contain nodes.csv and edges.csv, or nodes.parquet and edges.parquet")
     return kinds.pop(), list(found.values())
 
 
 def _wanted(member: zipfile.ZipInfo) -> str | None:
-    """What a member is called here: only these names ever become files. Macs add files that begin with a dot."""
+    """Return the local name of a member; only these names become files. Skips the dot files that macOS adds."""
     if member.filename.rpartition("/")[2].startswith("."):
         return None
     for part in (KIND_NODES, KIND_EDGES):
         for kind in ("csv", "parquet"):
             if member.filename.endswith(f"{part}.{kind}"):
                 if member.compress_type not in _COMPRESSION_METHODS:
-                    raise InvalidInput(f"{member.filename}: is compressed in a way that is not taken; use deflate")
+                    raise InvalidInput(f"{member.filename}: its compression method is not supported; use deflate")
                 return f"{part}.{kind}"
     return None
 
 
 def _check_end(file: BinaryIO) -> None:
-    """The directory at an archive's end is read as a whole: refuse one that is large."""
+    """Raise InvalidInput if the directory of the archive, which is read as a whole, is too large."""
     size = file.seek(0, 2)
     start = max(0, size - _ZIP_END_BYTES - _ZIP64_LOCATOR_BYTES)
     file.seek(start)
     tail = file.read()
     end = tail[-_ZIP_END_BYTES:]
     if not end.startswith(_ZIP_END_SIGNATURE) or end[-2:] != b"\0\0":
-        raise InvalidInput("the body is no zip archive, or one with a comment")
+        raise InvalidInput("the body is not a zip archive, or has a comment")
     if (
         tail[:-_ZIP_END_BYTES].startswith(_ZIP64_LOCATOR_SIGNATURE)
         or int.from_bytes(end[12:16], "little") > _MAX_ZIP_DIRECTORY_BYTES
     ):
-        raise InvalidInput("the archive has too many files in it; two are expected")
+        raise InvalidInput("the archive contains too many files; two are expected")
     file.seek(0)

@@ -1,7 +1,7 @@
-"""What Graphiti keeps in Kùzu, as nodes and edges.
+"""Graphiti's data in Kùzu, as nodes and edges.
 
-Graphiti has entities, episodes, communities, sagas, and facts with their times. It makes a node of each fact, with an
-edge on either side; here a fact is an edge again. Embeddings are left.
+Graphiti has entities, episodes, communities, sagas, and facts with their times. It stores each fact as a node with an
+edge on either side; here a fact is an edge again. Embeddings are not imported.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from kgserve.graph.transfer.formats.lines import BadCell, InputPart, Record, Wro
 from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
 
 Tables = Mapping[str, frozenset[str]]
-"""The columns of each table of a file, by its name."""
+"""Columns of each table of a file, by table name."""
 Rows = Callable[[LiteralString], Iterator[dict[str, Any]]]
-"""Runs a statement on the file; its rows by the names of their columns, one after the other."""
+"""Runs a statement on the file and yields its rows as dicts."""
 
 _Columns = tuple[LiteralString, ...]
 _COMMON_COLUMNS: _Columns = ("uuid", "name", "group_id", "created_at")
@@ -37,10 +37,10 @@ _LINK_PATTERNS: tuple[tuple[LiteralString, LiteralString], ...] = (
 
 
 def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[InputPart]:
-    """The tables of a file, nodes first. Raises InvalidInput when it is not Graphiti's."""
+    """Return the tables of a file, nodes first. Raises InvalidInput if it is not Graphiti's."""
     if not {"Entity", "Episodic", "RelatesToNode_"} <= tables.keys():
-        there = ", ".join(sorted(tables)) or "none"
-        raise InvalidInput(f"{name} is a Kùzu file, but not Graphiti's: it has the tables {there}")
+        found = ", ".join(sorted(tables)) or "none"
+        raise InvalidInput(f"{name} is a Kùzu file, but not Graphiti's: it has the tables {found}")
     parts = [
         _nodes("Entity", rows, _select("MATCH (n:Entity)", "n", _ENTITY_COLUMNS, tables["Entity"]), _entity),
         _nodes("Episodic", rows, _select("MATCH (n:Episodic)", "n", _EPISODE_COLUMNS, tables["Episodic"]), _episode),
@@ -57,12 +57,12 @@ def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[InputPart]:
     return parts
 
 
-def _select(match: LiteralString, name: LiteralString, columns: _Columns, there: frozenset[str]) -> LiteralString:
-    # Times as text: the engine's own way to Python values ends the process at years before 1 and after 9999.
+def _select(match: LiteralString, name: LiteralString, columns: _Columns, existing: frozenset[str]) -> LiteralString:
+    # Times are read as text: converting years before 1 or after 9999 to Python values crashes the engine.
     chosen: list[LiteralString] = [
         f"CAST({name}.{column} AS STRING) AS {column}" if column in _TIME_COLUMNS else f"{name}.{column} AS {column}"
         for column in columns
-        if column in there
+        if column in existing
     ]
     return f"{match} RETURN {', '.join(chosen)}"
 
@@ -112,7 +112,7 @@ def _node(row: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _texts(row: dict[str, Any]) -> dict[str, Any]:
-    """A summary that is too long for ours stands below the name in the content."""
+    """Return content and summary; a summary over the limit goes into the content, below the name."""
     name, summary = row.get("name") or "", row.get("summary") or ""
     if len(summary.encode()) > MAX_SUMMARY_BYTES:
         return {"content": f"{name}\n{summary}"}
@@ -120,7 +120,10 @@ def _texts(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(rows: Rows, there: frozenset[str]) -> Iterator[Record]:
-    """Facts as edges. Of several with the same ends and name the newest keeps the name, older ones get a number."""
+    """Yield facts as edges.
+
+    If several have the same ends and name, the newest keeps the name, older ones get a number.
+    """
     match: LiteralString = "MATCH (a:Entity)-[:RELATES_TO]->(r:RelatesToNode_)-[:RELATES_TO]->(b:Entity)"
     query = _select(match, "r", _FACT_COLUMNS, there) + ", a.uuid AS source, b.uuid AS target"
     query += " ORDER BY source, target, name, valid_at DESC, created_at DESC, uuid"
@@ -169,11 +172,11 @@ def _known(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _own(row: dict[str, Any]) -> dict[str, Any]:
-    """What Graphiti keeps as JSON text. Raises BadCell."""
+    """Return the attributes that Graphiti stores as JSON text. Raises BadCell."""
     text = row.get("attributes")
     return parsed("attributes", text, dict) if text else {}
 
 
 def moment(text: str | None) -> str | None:
-    """RFC 3339 of the engine's ``2025-07-15 12:00:00[.000000]``, which is UTC."""
+    """Convert the engine's ``2025-07-15 12:00:00[.000000]``, which is in UTC, to RFC 3339."""
     return text.replace(" ", "T", 1) + "Z" if text else None

@@ -1,11 +1,11 @@
-"""GraphML, written and read, as kgserve writes it and by the customs of NetworkX, yEd, Gephi and Neo4j.
+"""Reading and writing GraphML: kgserve's own dialect, and those of NetworkX, yEd, Gephi and Neo4j.
 
-Attributes of one value are typed keys, so that others see them as their own. Keys must be declared before the graph,
-and are known after it: the body is written to a temporary file first. What is read is parsed piece by piece, by
-defusedxml: entities and references to elsewhere end it.
+Attributes with a scalar value are written as typed keys, so that other programs can read them. Keys must be declared
+before the graph but are known only after it, so the body is written to a temporary file first. Files are parsed
+incrementally by defusedxml, which refuses entities and external references.
 
-XML 1.0 has no form at all for most control characters, nor for U+FFFE and U+FFFF. They are written as ECMA-376 does in
-spreadsheets: ``_x000B_``; an underscore that would begin one is ``_x005F_``.
+XML 1.0 cannot represent most control characters, U+FFFE and U+FFFF. They are written as in ECMA-376 spreadsheets:
+``_x000B_``. An underscore that would begin such a sequence is written as ``_x005F_``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kgserve.storage.model.fields import DOUBLE_TYPE, INT64_TYPE, LINK_STORE_FIE
 
 _FORBIDDEN_CHARACTER = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _ESCAPED_CHARACTER = re.compile("_x([0-9A-Fa-f]{4})_")
-# A parser turns CR and CRLF into LF, and in attributes every blank into a space, unless they are written as numbers.
+# Parsers normalize CR, CRLF and white space in attributes, unless it is written as character references.
 _MARKUP_CHARACTER = re.compile('[&<>"\t\n\r]')
 _CHARACTER_REFERENCES = {
     "&": "&amp;",
@@ -59,12 +59,12 @@ _CHARACTER_REFERENCES = {
 
 
 def xml_text(text: str) -> str:
-    """Any text, for an element or an attribute."""
+    """Escape any text, for an element or an attribute."""
     return _MARKUP_CHARACTER.sub(lambda found: _CHARACTER_REFERENCES[found[0]], _FORBIDDEN_CHARACTER.sub(_number, text))
 
 
 def original(text: str) -> str:
-    """The inverse of the escaping that XML does not undo by itself."""
+    """Undo the escaping of characters that XML cannot represent."""
     return _ESCAPED_CHARACTER.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
 
@@ -75,11 +75,11 @@ def _number(found: re.Match[str]) -> str:
 GRAPHML_FORMAT_KEY = "kgserve_format"
 GRAPHML_FORMAT = "1"
 MAX_WRITTEN_KEYS = 1000
-"""Attributes that get a key of their own; those beyond are in the JSON of ``attributes``."""
+"""Attributes that get a key of their own; further ones are in the JSON of ``attributes``."""
 
 
 def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
-    """What the fields that are data are called, and their types."""
+    """Return the names of the fields written as data, with their GraphML types."""
     kinds = {
         field.wire: _GRAPHML_VALUE_TYPES.get(field.type, "string") for field in fields if field.wire not in _ID_FIELDS
     }
@@ -100,7 +100,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class GraphMLKey(NamedTuple):
-    """A declared attribute: of nodes or edges, its name, and its type in GraphML."""
+    """A declared attribute: of nodes or edges, its name, and its GraphML type."""
 
     of: str
     name: str
@@ -108,15 +108,15 @@ class GraphMLKey(NamedTuple):
 
 
 def write_graphml(blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:
-    """Write an export; the number of its lines. The temporary file is made in ``scratch``."""
+    """Write an export, and return the number of its lines. The temporary file is created in ``scratch``."""
     lines = Lines(blocks)
-    keys = _Keys()
+    keys = _KeyTable()
     with tempfile.TemporaryFile(dir=scratch) as body:
         for nodes in lines.nodes():
             body.write("".join(_node(node, keys) for node in nodes).encode())
-        ends = _Ends()
+        targets = _LinkTargets()
         for edges in lines.edges():
-            body.write("".join(ends.before(edge) + _edge(edge, keys) for edge in edges).encode())
+            body.write("".join(targets.before(edge) + _edge(edge, keys) for edge in edges).encode())
         body.seek(0)
         file.write("".join([_DOCUMENT_HEAD, *keys.declarations(), '<graph edgedefault="directed">\n']).encode())
         copyfileobj(body, file)
@@ -124,35 +124,35 @@ def write_graphml(blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None 
     return lines.count
 
 
-class _Ends:
-    """What links lead to, which a reader of others takes for nodes that are not there: each once, as a node."""
+class _LinkTargets:
+    """Targets of links, each written once as a node, because other readers require the ends of edges to exist."""
 
     def __init__(self) -> None:
-        self._told: set[int] = set()
+        self._written: set[int] = set()
 
     def before(self, edge: EdgeRecord) -> str:
-        """The node that an edge needs."""
+        """Return the node that an edge needs, or an empty text."""
         name = _target(edge)
-        # A hash of it, for there may be many.
-        if edge.to_graph is None or (told := hash(name)) in self._told:
+        # Stores hashes, because links may have many targets.
+        if edge.to_graph is None or (hashed := hash(name)) in self._written:
             return ""
-        self._told.add(told)
+        self._written.add(hashed)
         return f'<node id="{xml_text(name)}">{_data(f"node.{LINK_STORE_FIELD}", edge.to_graph)}</node>\n'
 
 
 def _target(edge: EdgeRecord) -> str:
-    """What an edge leads to; no name of a store has a slash."""
+    """Return the target of an edge; store names contain no slash."""
     return edge.target if edge.to_graph is None else f"{edge.to_graph}/{edge.target}"
 
 
-class _Keys:
-    """The keys of attributes, in the order in which they were met."""
+class _KeyTable:
+    """The keys of attributes, in order of first use."""
 
     def __init__(self) -> None:
         self._ids: dict[GraphMLKey, str] = {}
 
     def id(self, key: GraphMLKey) -> str | None:
-        """What a key is called in the file; None when there are too many."""
+        """Return the id of a key in the file; None above the limit."""
         found = self._ids.get(key)
         if found is None and len(self._ids) < MAX_WRITTEN_KEYS:
             found = self._ids[key] = f"{key.of[0]}{len(self._ids)}"
@@ -175,14 +175,14 @@ def _declared(name: str, key: GraphMLKey, content: str = "") -> str:
     return f'<key id="{name}" for="{key.of}" attr.name="{xml_text(key.name)}" attr.type="{key.type}">{content}</key>\n'
 
 
-def _node(node: NodeRecord, keys: _Keys) -> str:
+def _node(node: NodeRecord, keys: _KeyTable) -> str:
     parts = [f'<node id="{xml_text(node.id)}">', _data("node.content", node.content)]
     parts += _fields(_NODE_KEYS, values_of(node))
     parts += _attribute_data("node", node.attributes, NODE_FIELDS, keys)
     return "".join([*parts, "</node>\n"])
 
 
-def _edge(edge: EdgeRecord, keys: _Keys) -> str:
+def _edge(edge: EdgeRecord, keys: _KeyTable) -> str:
     parts = [f'<edge source="{xml_text(edge.source)}" target="{xml_text(_target(edge))}">']
     parts += _fields(_EDGE_KEYS, values_of(edge))
     parts += _attribute_data("edge", edge.attributes, EDGE_FIELDS, keys)
@@ -190,7 +190,7 @@ def _edge(edge: EdgeRecord, keys: _Keys) -> str:
 
 
 def _keys_of(of: str, fields: tuple[Field, ...]) -> list[str]:
-    """The keys of a record's values; "" for those that are written otherwise."""
+    """Return the keys of a record's values; "" for those written differently."""
     otherwise = {*_ID_FIELDS, "content", "attributes"}
     return ["" if field.wire in otherwise else f"{of}.{field.wire}" for field in fields]
 
@@ -208,7 +208,7 @@ def _data(key: str, text: str) -> str:
     return f'<data key="{key}">{xml_text(text)}</data>'
 
 
-def _attribute_data(of: str, attributes: msgspec.Raw, taken: dict[str, str], keys: _Keys) -> Iterator[str]:
+def _attribute_data(of: str, attributes: msgspec.Raw, taken: dict[str, str], keys: _KeyTable) -> Iterator[str]:
     rest: dict[str, Any] = {}
     for name, value in _decode(attributes).items():
         kind, text = _typed(value)
@@ -236,11 +236,11 @@ def _typed(value: object) -> tuple[str, str]:
 
 
 GRAPHICS_KEY_TYPE = "graphics"
-"""The type of keys whose data are drawings, of which only labels are taken."""
+"""Type of keys whose data are drawings, of which only labels are read."""
 
 
 class GraphMLElement(msgspec.Struct):
-    """A node or an edge while it is read: line, id or ends, and the texts of its data by key."""
+    """A node or an edge being read: line, id or ends, and the texts of its data by key."""
 
     line: int
     edge: bool
@@ -254,13 +254,12 @@ class GraphMLElement(msgspec.Struct):
 
 
 Flavour = Callable[[GraphMLElement], dict[str, Any]]
-"""An element as the fields of a line. Raises BadCell."""
+"""Converts an element to the fields of a line. Raises BadCell."""
 
 DEFAULT_NODE_TYPE = "node"
 DEFAULT_RELATION_TYPE = "RELATED_TO"
 UNNAMED_KEY = "data"
-"""The name of data without a key."""
-"""What nodes and edges are when the file does not say."""
+"""Name of data without a key."""
 
 _NODE_TYPE_KEYS = ("type", "kind", "labels")
 _CONTENT_KEYS = ("content", "label", "name", "title", "description", "text")
@@ -272,7 +271,7 @@ _OWN_EXTRA_FIELDS = frozenset({"created_by", "valid_from", "valid_to", "summary"
 
 
 def ours(element: GraphMLElement) -> dict[str, Any]:
-    """As `write_graphml` wrote it."""
+    """Convert an element written by `write_graphml`."""
     fields = _ends(element, original)
     attributes: dict[str, Any] = {}
     known = EDGE_FIELDS if element.edge else NODE_FIELDS
@@ -292,9 +291,9 @@ def ours(element: GraphMLElement) -> dict[str, Any]:
 
 
 def foreign(element: GraphMLElement) -> dict[str, Any]:
-    """As others write it: what has no place of its own becomes an attribute of the key's type."""
+    """Convert an element of another program; unknown data become attributes of the key's type."""
     fields = _ends(element, str)
-    # A number or a flag without text is how some programs write that there is none.
+    # Some programs write an absent number or flag as an empty element.
     named = _by_name((key, text) for key, text in element.data if text.strip() or key.type not in _NON_TEXT_KEY_TYPES)
     if element.edge:
         fields["relation_type"] = (
@@ -326,7 +325,7 @@ def _by_name(data: Iterable[tuple[GraphMLKey, str]]) -> dict[str, tuple[GraphMLK
 
 
 def typed(key: GraphMLKey, text: str) -> Any:
-    """A text as its key's type says. Raises BadCell; what JSON has no number for stays text."""
+    """Return a text as a value of its key's type. Raises BadCell; numbers that JSON cannot represent stay text."""
     try:
         if key.type in _INTEGER_KEY_TYPES:
             return int(text)
@@ -334,7 +333,7 @@ def typed(key: GraphMLKey, text: str) -> Any:
             number = float(text)
             return number if number - number == 0 else text
     except ValueError:
-        raise BadCell(f"{key.name} is {text[:80]!r}, which is no {key.type}") from None
+        raise BadCell(f"{key.name} is {text[:80]!r}, which is not of type {key.type}") from None
     if key.type == "boolean":
         return _flag(key, text)
     return text
@@ -343,7 +342,7 @@ def typed(key: GraphMLKey, text: str) -> Any:
 def _flag(key: GraphMLKey, text: str) -> bool:
     word = text.strip().lower()
     if word not in {"true", "false", "1", "0"}:
-        raise BadCell(f"{key.name} is {text[:80]!r}, which is no boolean")
+        raise BadCell(f"{key.name} is {text[:80]!r}, which is not a boolean")
     return word in {"true", "1"}
 
 
@@ -356,12 +355,12 @@ def _ends(element: GraphMLElement, read: Callable[[str], str]) -> dict[str, Any]
 
 
 def _own(element: GraphMLElement, name: str) -> str:
-    """An attribute of the element itself, as Neo4j writes labels: ``:Person:Actor``."""
+    """Return an attribute of the element itself, without the colons of Neo4j labels: ``:Person:Actor``."""
     return element.attributes.get(name, "").strip(":")
 
 
 def _taken(named: dict[str, tuple[GraphMLKey, str]], names: tuple[str, ...]) -> str:
-    """The first of these that has a text, which is then no attribute any more; nor are empty ones before it."""
+    """Remove and return the first of these with a text; empty ones before it are removed, too."""
     lower = {name.lower(): name for name in named}
     for name in names:
         found = lower.get(name)
@@ -391,7 +390,7 @@ def _take_weight(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any
 
 
 def _attributes(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]) -> dict[str, Any]:
-    """What is left; ``tags`` and ``attributes`` may be JSON: files of ours that went through another program."""
+    """Return the remaining data; ``tags`` and ``attributes`` may be JSON in files that another program rewrote."""
     attributes: dict[str, Any] = {}
     for name, (key, text) in named.items():
         if name in _OWN_EXTRA_FIELDS and text:
@@ -417,12 +416,12 @@ MAX_DECLARED_KEYS = 20_000
 
 
 def read_graphml(file: BinaryIO, name: str) -> Iterator[Record]:
-    """Nodes and edges as they come, numbered by the line on which each begins.
+    """Yield nodes and edges in file order, numbered by the line on which each begins.
 
-    Raises InvalidInput where the file is no GraphML, or holds what is refused in any XML; what came before is given.
+    Raises InvalidInput if the file is not GraphML, or contains XML that is refused; earlier records have been yielded.
     """
     place = name or "the body"
-    handler = _Handler()
+    handler = _GraphMLHandler()
     parser = make_parser()
     parser.setContentHandler(handler)
     handler.line = parser.getLineNumber
@@ -446,14 +445,14 @@ def read_graphml(file: BinaryIO, name: str) -> Iterator[Record]:
     except (SAXException, InvalidInput) as error:
         raise InvalidInput(f"{place} {error}") from error
     except (LookupError, ValueError) as error:
-        raise InvalidInput(f"{place} is in an encoding that is not read: {error}; convert it to UTF-8") from error
+        raise InvalidInput(f"{place} has an unsupported encoding: {error}; convert it to UTF-8") from error
     yield from handler.taken()
     if not handler.is_graphml:
-        raise InvalidInput(f"{place} is no GraphML: there is no <graphml> in it")
+        raise InvalidInput(f"{place} is not GraphML: it contains no <graphml> element")
 
 
-class _Handler(ContentHandler):
-    """Collects elements; ``events`` moves whenever the parser gets on."""
+class _GraphMLHandler(ContentHandler):
+    """SAX handler that collects elements; ``events`` grows with every parser event."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -474,7 +473,7 @@ class _Handler(ContentHandler):
         self._done: list[Record] = []
 
     def taken(self) -> list[Record]:
-        """What is complete, and has not been taken yet."""
+        """Return the completed records, and forget them."""
         done, self._done = self._done, []
         return done
 
@@ -503,7 +502,7 @@ class _Handler(ContentHandler):
             case "node" | "edge":
                 self._begin(local, dict(attrs))
             case "hyperedge":
-                self._done.append(Wrong(self.line(), "a hyperedge joins more than two nodes; it is left out"))
+                self._done.append(Wrong(self.line(), "a hyperedge joins more than two nodes; it was skipped"))
             case "data":
                 self._data(attrs.get("key", ""))
             case _:
@@ -556,7 +555,7 @@ class _Handler(ContentHandler):
     def _data(self, key: str) -> None:
         if not self._open:
             return
-        # Data of a key that is not declared are text, under the key's own id.
+        # Data of an undeclared key are text, named by the id of the key.
         known = self._keys.get(key) or GraphMLKey("all", key or UNNAMED_KEY, "string")
         self._key, self._data_depth = known, self._depth
         self._collect()
@@ -582,7 +581,7 @@ class _Handler(ContentHandler):
                 pass
 
     def _record(self, element: GraphMLElement) -> Record | None:
-        """What an element is; None for a node that is there for links alone."""
+        """Return the record of an element; None for a node that exists only as the target of a link."""
         if element.fault:
             return Wrong(element.line, element.fault)
         of = "edge" if element.edge else "node"

@@ -22,7 +22,7 @@ from kgserve.storage.model.fields import MAX_SUMMARY_BYTES
 
 SQLITE_SIGNATURE = b"SQLite format 3\0"
 KB_INDEX_PATH = Path(".kb", "index.db")
-"""Where a folder of kb has its file."""
+"""Path of the database in a folder of kb."""
 KB_CREATED_BY = "kb-migration"
 KB_NODE_TYPE = "fact"
 KB_RELATION_TYPE = "cites"
@@ -35,7 +35,7 @@ _Row = Mapping[str, Any]
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file is a SQLite database, by its first bytes."""
+    """Return whether a file is a SQLite database, by its first bytes."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -43,7 +43,7 @@ def is_sqlite(path: Path) -> bool:
 
 
 def is_kb_folder(path: Path) -> bool:
-    """Whether a folder is one that kb has made."""
+    """Return whether a folder was created by kb."""
     return (path / KB_INDEX_PATH).is_file()
 
 
@@ -55,14 +55,14 @@ def kb_parts(path: Path) -> Generator[list[InputPart]]:
     """
     file = path / KB_INDEX_PATH if path.is_dir() else path
     if not is_sqlite(file):
-        raise InvalidInput(f"{path} is no SQLite database; kb keeps one as {KB_INDEX_PATH} in its folder")
+        raise InvalidInput(f"{path} is not a SQLite database; kb keeps one as {KB_INDEX_PATH} in its folder")
     with _database(file) as connection:
         columns = _columns(connection, path)
 
         def rows() -> Iterator[_Row]:
             yield from _rows(connection, path, columns)
 
-        # Both are rows of one table, which is read twice: nodes go before the edges that need them.
+        # Both come from one table, which is read twice, because nodes must precede their edges.
         yield [
             InputPart(path.name, "row", _records(rows, _note)),
             InputPart(path.name, "row", _link_records(rows)),
@@ -71,7 +71,7 @@ def kb_parts(path: Path) -> Generator[list[InputPart]]:
 
 @contextmanager
 def _database(file: Path) -> Generator[sqlite3.Connection]:
-    """A connection to a file that nothing is written to: to a copy where a log has yet to be written into it."""
+    """Yield a read-only connection to a file; to a copy if a log must still be applied to it."""
     logs = [log for end in _SQLITE_LOG_SUFFIXES if (log := file.with_name(file.name + end)).exists()]
     with tempfile.TemporaryDirectory(prefix="kgserve-") as folder:
         opened, options = file, "mode=ro&immutable=1"
@@ -92,15 +92,15 @@ def _columns(connection: sqlite3.Connection, path: Path) -> list[str]:
     except sqlite3.Error as error:
         raise InvalidInput(f"{path}: SQLite cannot read it: {error}") from error
     if not {*columns} >= _REQUIRED_COLUMNS:
-        there = ", ".join(sorted(tables)) or "none"
-        raise InvalidInput(f"{path} is a SQLite database, but not one of kb: it has the tables {there}")
+        found = ", ".join(sorted(tables)) or "none"
+        raise InvalidInput(f"{path} is a SQLite database, but not one of kb: it has the tables {found}")
     return columns
 
 
 def _rows(connection: sqlite3.Connection, path: Path, columns: list[str]) -> Iterator[_Row]:
     order = "created, id" if "created" in columns else "id"
     try:
-        with closing(connection.execute(f"SELECT * FROM notes ORDER BY {order}")) as found:  # noqa: S608 - our words
+        with closing(connection.execute(f"SELECT * FROM notes ORDER BY {order}")) as found:  # noqa: S608 - constants
             names = [column[0] for column in found.description]
             for values in found:
                 yield dict(zip(names, values, strict=True))
@@ -149,13 +149,13 @@ def _link_records(rows: Callable[[], Iterator[_Row]]) -> Iterator[Record]:
 
 
 def _names(column: str, text: str) -> list[str]:
-    """The texts in a JSON array; none in an empty cell. Raises BadCell."""
+    """Return the texts in a JSON array; none for an empty cell. Raises BadCell."""
     if not text.strip():
         return []
     found: list[Any] = parsed(column, text, list)
     for each in found:
         if not isinstance(each, str):
-            raise BadCell(f"{column} holds {each!r}, which is no text")
+            raise BadCell(f"{column} contains {each!r}, which is not a string")
     return found
 
 
@@ -163,12 +163,12 @@ def _text(column: str, value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes):
-        raise BadCell(f"{column} holds bytes and no text")
+        raise BadCell(f"{column} contains bytes instead of text")
     return str(value)
 
 
 def _moment(text: str) -> str | None:
-    """A time that the exchange format takes; one that it does not take is kept as an attribute alone."""
+    """Return a time that the exchange format accepts, else None; other times are kept as an attribute only."""
     try:
         parse_time(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The lines of the exchange format: what readers find in files of others, and what writers are made from.
+"""Lines of the exchange format: the output of all readers, and the input of all writers.
 
-Readers give lines and faults, each with its place in the file; the columns that CSV and Parquet share are one for each
-field of the lines, in their order. Writers get the lines of an export as records, in order and in bounded batches.
+Readers yield lines and faults, each with its position in the file. CSV and Parquet have one column for each field of
+the lines, in the same order. Writers get the lines of an export as records, in order and in bounded batches.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from kgserve.storage.model.fields import (
 )
 
 EXPORT_BLOCK_BYTES = 256 << 10
-"""Bytes of lines that are sent at a time."""
+"""Bytes of lines per block."""
 MAX_LINE_BYTES = 8 << 20
 MAX_LISTED_FAULTS = 100
-"""Faults that are kept to be shown; all are counted."""
+"""Faults listed in an answer; all are counted."""
 _MAX_BUFFERED_BYTES = 8 << 20
 
 _encode = msgspec.json.Encoder().encode
 
 
 class FoundLine(NamedTuple):
-    """A line of the exchange format, without its end; ``number`` is where it comes from."""
+    """A line of the exchange format, without its line end; ``number`` is its position in the source."""
 
     number: int
     line: bytes
@@ -47,7 +47,7 @@ class FoundLine(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """What cannot be taken, and why."""
+    """A row that cannot be imported, and why."""
 
     number: int
     message: str
@@ -57,7 +57,7 @@ Record = FoundLine | Wrong
 
 
 class InputPart(NamedTuple):
-    """One file, or one table of it: how it is called, what its numbers count (row, line), and what is in it."""
+    """One file, or one of its tables: its name, the unit of its numbers (row, line), and its records."""
 
     name: str
     unit: str
@@ -65,12 +65,12 @@ class InputPart(NamedTuple):
 
 
 def node(number: int, values: dict[str, Any]) -> Record:
-    """A node's line; values that are None are left out."""
+    """Return a node's line; values that are None are left out."""
     return _record(number, {"kind": "node", **values}, edge=False)
 
 
 def edge(number: int, values: dict[str, Any]) -> Record:
-    """An edge's line; values that are None are left out."""
+    """Return an edge's line; values that are None are left out."""
     return _record(number, {"kind": "edge", **values}, edge=True)
 
 
@@ -78,16 +78,16 @@ def _record(number: int, values: dict[str, Any], *, edge: bool) -> Record:
     try:
         line = _encode({name: value for name, value in values.items() if value is not None})
     except UnicodeEncodeError:
-        return Wrong(number, "holds text that is not Unicode: half a surrogate pair, or bytes of another encoding")
+        return Wrong(number, "contains text that is not Unicode: a lone surrogate, or bytes of another encoding")
     except (OverflowError, ValueError, TypeError, RecursionError) as error:
         return Wrong(number, f"cannot be written as JSON: {error}")
     if len(line) > MAX_LINE_BYTES:
-        return Wrong(number, f"comes to {len(line):,} bytes; {MAX_LINE_BYTES:,} are taken at most")
+        return Wrong(number, f"has {len(line):,} bytes; the limit is {MAX_LINE_BYTES:,}")
     return FoundLine(number, line, edge)
 
 
 def edges_last(records: Iterable[Record]) -> Iterator[Record]:
-    """The same with all edges behind all nodes; edges wait in a temporary file when there are many."""
+    """Yield all nodes, then all edges, which are buffered in a temporary file if they are many."""
     numbers = array("q")
     with tempfile.SpooledTemporaryFile(max_size=_MAX_BUFFERED_BYTES) as waiting:
         for record in records:
@@ -102,9 +102,9 @@ def edges_last(records: Iterable[Record]) -> Iterator[Record]:
 
 
 class Conversion:
-    """Lines to send, made from the parts of an import; it remembers where in the user's files each comes from.
+    """Lines made from the parts of an import, with a mapping back to the places in the user's files.
 
-    Consecutive lines from consecutive rows take no memory, every break in that 24 bytes.
+    Consecutive lines of consecutive rows take no memory; every gap takes 24 bytes.
     """
 
     def __init__(self, parts: Iterable[InputPart]) -> None:
@@ -119,7 +119,7 @@ class Conversion:
         self.faults: list[LineError] = []
 
     def blocks(self) -> Iterator[bytes]:
-        """The lines, in blocks of whole ones; to be taken once."""
+        """Yield the lines in blocks of whole lines. Can be iterated only once."""
         lines: list[bytes] = []
         size = 0
         for line in self._sent():
@@ -148,11 +148,11 @@ class Conversion:
 
     @property
     def unit(self) -> str:
-        """What the places are numbers of: rows or lines."""
+        """The unit of the positions: row or line."""
         return "row" if any(part.unit == "row" for part in self._parts) else "line"
 
     def place(self, line: int) -> tuple[str, int]:
-        """Where the line with this number, counted from 1, comes from, in words such as ``people.csv row 17``."""
+        """Return the source of a line, counted from 1, as text such as ``people.csv row 17``, and its number."""
         at = bisect_right(self._first_lines, line) - 1
         if at < 0:
             return f"line {line}", line
@@ -160,7 +160,7 @@ class Conversion:
         return self._where(self._part_of[at], number), number
 
     def answered(self, answer: ImportAnswer) -> ImportAnswer:
-        """The server's answer in terms of the user's files: places are put before the messages, faults are added."""
+        """Return the server's answer in terms of the user's files: with places in the messages, and faults added."""
         answer.errors = [*self.faults, *map(self._placed, answer.errors)][:MAX_LISTED_FAULTS]
         answer.error_count += self.fault_count
         answer.edges_skipped = [self._placed(skipped) for skipped in answer.edges_skipped]
@@ -191,7 +191,7 @@ class Conversion:
 
 
 def text_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers from 1; a line that is too long comes cut."""
+    """Yield the lines of a file with their numbers from 1; a line that is too long is truncated."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -201,7 +201,7 @@ def text_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def read_lines(file: BinaryIO) -> Iterator[Record]:
-    """Lines of the exchange format as they are; blank ones are passed over."""
+    """Yield the lines of a file in the exchange format; blank ones are skipped."""
     for number, line in text_lines(file):
         text = line.strip()
         if len(line) > MAX_LINE_BYTES:
@@ -215,18 +215,18 @@ KIND_EDGES = "edges"
 
 NODE_FILE_COLUMNS = tuple(field.wire for field in NODE.exchanged)
 EDGE_FILE_FIELDS = (*EDGE.exchanged, Field(LINK_STORE_FIELD, STRING_TYPE, LINK_STORE_FIELD))
-"""The fields of an edge or a link in files."""
+"""Fields of an edge or a link in files."""
 EDGE_FILE_COLUMNS = tuple(field.wire for field in EDGE_FILE_FIELDS)
 
 _decode = json_decoder(Any).decode
 
 
 class BadCell(ValueError):
-    """A cell that cannot be what its column says."""
+    """A cell whose value does not fit its column."""
 
 
 def kind_of(name: str, columns: list[str]) -> str:
-    """Whether a file with these columns holds nodes or edges. Raises InvalidInput naming the column that is amiss."""
+    """Return whether a file with these columns holds nodes or edges. Raises InvalidInput naming a faulty column."""
     for kind, known, needed in (
         (KIND_NODES, NODE_FILE_COLUMNS, ("id",)),
         (KIND_EDGES, EDGE_FILE_COLUMNS, EDGE_FILE_COLUMNS[:3]),
@@ -236,12 +236,12 @@ def kind_of(name: str, columns: list[str]) -> str:
             return kind
     raise InvalidInput(
         f"{name}: these columns are neither those of nodes (id, type, …) nor those of edges (from, to, relation_type, "
-        "…); CSV of other columns is imported with --mapping"
+        "…); to import CSV with other columns, use --mapping"
     )
 
 
 def record(kind: str, number: int, values: dict[str, Any]) -> Record:
-    """A row whose values are what JSON has; ``attributes`` and ``tags`` may still be JSON text."""
+    """Return the record of a row of JSON values; ``attributes`` and ``tags`` may still be JSON text."""
     try:
         for name, wanted in (("attributes", dict), ("tags", list)):
             if isinstance(values.get(name), str):
@@ -252,34 +252,36 @@ def record(kind: str, number: int, values: dict[str, Any]) -> Record:
 
 
 def parsed(name: str, text: str, wanted: type[dict[str, Any] | list[Any]]) -> Any:
-    """The JSON in a cell. Raises BadCell."""
+    """Return the JSON value of a cell. Raises BadCell."""
     try:
         value = _decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise BadCell(f"{name} is not JSON: {error}") from None
     if not isinstance(value, wanted):
-        raise BadCell(f"{name} is JSON, but no {'object' if wanted is dict else 'array'}")
+        raise BadCell(f"{name} must be a JSON {'object' if wanted is dict else 'array'}")
     return value
 
 
 def _check(name: str, columns: list[str], known: tuple[str, ...]) -> None:
     for column in columns:
         if column not in known:
-            fault = FieldError(f"{name}: {column}", "is no column of the exchange format")
+            fault = FieldError(f"{name}: {column}", "is not a column of the exchange format")
             ours = ", ".join(known)
-            raise InvalidInput(f"{name}: column {column!r} is not one of {ours}; a --mapping takes others", (fault,))
+            raise InvalidInput(
+                f"{name}: column {column!r} is not one of {ours}; for other columns use --mapping", (fault,)
+            )
         if columns.count(column) > 1:
-            raise InvalidInput(f"{name}: column {column!r} is there twice")
+            raise InvalidInput(f"{name}: column {column!r} occurs twice")
 
 
 def tags_text(tags: list[str] | None) -> str:
-    """Tags in one cell: a JSON array; nothing when there are none."""
+    """Return tags as the text of one cell: a JSON array; empty without tags."""
     return _encode(tags).decode() if tags else ""
 
 
 EMPTY_OBJECT = msgspec.Raw(b"{}")
 DECODE_BATCH_BYTES = 1 << 20
-"""Lines are decoded in batches of about this size, however large the blocks are that they come in."""
+"""Approximate size of the batches in which lines are decoded, independent of the size of the blocks."""
 
 
 class NodeRecord(NodeExtrasLine, tag="node", tag_field="kind", gc=False):
@@ -294,11 +296,11 @@ class NodeRecord(NodeExtrasLine, tag="node", tag_field="kind", gc=False):
     updated_at: str | None = None
 
 
-class _Linked(EdgeExtrasLine, kw_only=True):
+class _EdgeOrLink(EdgeExtrasLine, kw_only=True):
     to_graph: str | None = None
 
 
-class EdgeRecord(_Linked, tag="edge", tag_field="kind", gc=False):
+class EdgeRecord(_EdgeOrLink, tag="edge", tag_field="kind", gc=False):
     """An edge's line, or a link's; ``attributes`` is JSON text."""
 
     source: str = msgspec.field(name="from")
@@ -310,27 +312,30 @@ class EdgeRecord(_Linked, tag="edge", tag_field="kind", gc=False):
 
 
 values_of = msgspec.structs.astuple
-"""What a record says, in the order of the fields that are exchanged; None for what its line leaves out."""
+"""Values of a record in the order of the exchanged fields; None for those that its line leaves out."""
 
 
 def json_text(raw: msgspec.Raw) -> str:
-    """JSON that is kept as it came, as text."""
+    """Return raw JSON as text."""
     return bytes(raw).decode()
 
 
-class _Settings(msgspec.Struct, tag="store", tag_field="kind"):
-    """The settings of the store: JSON lines alone have them."""
+class _SettingsLine(msgspec.Struct, tag="store", tag_field="kind"):
+    """The settings of the store; only JSON lines have them."""
 
 
-class _Head(msgspec.Struct, tag="head", tag_field="kind"):
-    """A version beside a node: as `_Settings`."""
+class _HeadLine(msgspec.Struct, tag="head", tag_field="kind"):
+    """A version in conflict with a node; only JSON lines have them."""
 
 
-_decode_lines = json_decoder(NodeRecord | EdgeRecord | _Settings | _Head).decode_lines
+_decode_lines = json_decoder(NodeRecord | EdgeRecord | _SettingsLine | _HeadLine).decode_lines
 
 
 class Lines:
-    """An export taken apart: first `nodes`, then `edges`, each once and to its end. Blocks may end anywhere."""
+    """An export split into `nodes`, then `edges`; each must be iterated once and completely.
+
+    Blocks may end anywhere.
+    """
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._batches = (_decode_lines(text) for text in _whole(blocks))
@@ -338,7 +343,7 @@ class Lines:
         self.count = 0
 
     def nodes(self) -> Iterator[list[NodeRecord]]:
-        """Batches of nodes."""
+        """Yield batches of nodes."""
         for batch in self._batches:
             self.count += len(batch)
             nodes = [record for record in batch if isinstance(record, NodeRecord)]
@@ -349,7 +354,7 @@ class Lines:
                 return
 
     def edges(self) -> Iterator[list[EdgeRecord]]:
-        """Batches of edges, after the nodes."""
+        """Yield batches of edges, after the nodes."""
         if self._first_edges:
             yield self._first_edges
         for batch in self._batches:
@@ -358,7 +363,7 @@ class Lines:
 
 
 def _whole(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes cut at ends of lines."""
+    """Yield the same bytes, split at line ends."""
     rest = b""
     for block in blocks:
         for start in range(0, len(block), DECODE_BATCH_BYTES):

@@ -1,4 +1,4 @@
-"""The file of the official MCP memory server: a JSON object per line for each entity and each relation."""
+"""Files of the official MCP memory server: one JSON object per line for each entity and each relation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _RelationLine(ServerRelation, tag="relation", tag_field="type", kw_only=Tr
 _decode = json_decoder(_EntityLine | _RelationLine).decode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
-# Within a text of JSON a quote has a backslash in front: these are names of fields, wherever in the line they stand.
+# Quotes within JSON strings are escaped, so these patterns match field names only.
 _MEMORY_SERVER_TYPE = re.compile(rb'"type"\s*:\s*"(?:entity|relation)"')
 _MEMORY_SERVER_NAME = re.compile(rb'"(?:name|relationType)"\s*:')
 _GRAPH_OBJECT_START = re.compile(rb'\s*\{\s*"(?:entities|relations)"\s*:')
@@ -54,37 +54,37 @@ _KGSERVE_KIND = re.compile(rb'"kind"\s*:')
 
 
 def is_memory_line(text: bytes) -> bool:
-    """Whether a line is one of the memory server's, and none of the exchange format."""
+    """Return whether a line is of the memory server, not of the exchange format."""
     return bool(_MEMORY_SERVER_TYPE.search(text) and _MEMORY_SERVER_NAME.search(text)) and not _KGSERVE_KIND.search(
         text
     )
 
 
 def is_memory_file(text: bytes) -> bool:
-    """Whether a line begins an object of all entities and relations, as the memory server answers, and not its file."""
+    """Return whether a line begins an object of all entities and relations, an answer of the memory server."""
     return _GRAPH_OBJECT_START.match(text) is not None
 
 
 def read_line(text: bytes) -> Entity | ServerRelation:
-    """What a line of the memory server's says. Raises msgspec's DecodeError."""
+    """Decode a line of the memory server. Raises msgspec's DecodeError."""
     return _decode(text.removeprefix(BOM_UTF8))
 
 
 def entity_line(entity: Entity) -> NodeLine:
-    """The same as a line of the exchange format."""
+    """Convert an entity to a line of the exchange format."""
     content = content_of(entity.observations)
     return NodeLine(id=entity.name, type=entity.entity_type or DEFAULT_ENTITY_TYPE, content=content)
 
 
 def relation_line(relation: ServerRelation) -> EdgeLine:
-    """The same as a line of the exchange format."""
+    """Convert a relation to a line of the exchange format."""
     return EdgeLine(source=relation.source, target=relation.target, relation_type=relation.relation_type)
 
 
 def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:
-    """Write an export; the number of its lines.
+    """Write an export, and return the number of its lines.
 
-    Placeholders are left out, as the ends that they stand for were, and so are links.
+    Placeholders and links are left out.
     """
     lines = Lines(blocks)
     file.writelines(
@@ -109,14 +109,15 @@ def _relation(record: EdgeRecord) -> _RelationLine:
 
 
 MEMORY_SERVER_SOURCE = "memory-server"
-"""The source of such memories."""
+"""The source of imported memories."""
 _MEMORY_ID_NAMESPACE = uuid.UUID("6f2c1d4e-8a37-5b90-9c1e-2d7f4a6b8c35")
 
 
 def read_memories(file: BinaryIO) -> Iterator[Record]:
-    """Entities by name, and each observation as a memory about its own; any other line is wrong.
+    """Yield entities by name, and each observation as a memory about its entity. Other lines are faults.
 
-    A memory's id is made of the entity's name and the observation, so the same file read again makes the same rows.
+    The id of a memory is derived from the name of the entity and the observation, so importing a file again creates the
+    same rows.
     """
     for record in read_lines(file):
         if isinstance(record, Wrong):
@@ -127,12 +128,12 @@ def read_memories(file: BinaryIO) -> Iterator[Record]:
 
 def _memories_of(number: int, line: bytes) -> Iterator[Record]:
     if not is_memory_line(line):
-        yield Wrong(number, 'is no line of the memory server: {"type": "entity", …} or {"type": "relation", …}')
+        yield Wrong(number, 'must be a line of the memory server: {"type": "entity", …} or {"type": "relation", …}')
         return
     try:
         found = read_line(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        yield Wrong(number, f"is no line of the memory server: {error}")
+        yield Wrong(number, f"is not a valid line of the memory server: {error}")
         return
     if isinstance(found, Entity):
         yield from _entity_and_memories(number, found)
@@ -145,7 +146,7 @@ def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
     yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_TYPE, "name": entity.name})
     for place, observation in enumerate(entity.observations):
         if not observation.strip():
-            yield Wrong(number, f"observations[{place}] is blank, and a memory is not; it was left out")
+            yield Wrong(number, f"observations[{place}] is blank; it was skipped")
     for observation in dict.fromkeys(filter(str.strip, entity.observations)):
         memory = str(uuid.uuid5(_MEMORY_ID_NAMESPACE, f"{entity.name}\0{observation}"))
         remembered = {"content": observation, "confidence": 1.0, "source": MEMORY_SERVER_SOURCE}

@@ -1,4 +1,4 @@
-"""Parquet: a file of nodes and one of edges, times as timestamps, attributes as JSON text."""
+"""Parquet: one file of nodes and one of edges, times as timestamps, attributes as JSON text."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from kgserve.platform.times import format_time, is_within, parse_time
 from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, Field
 
 ROW_GROUP_BYTES = 32 << 20
-"""Texts in one row group, about; a group is what is held in memory while it is written."""
+"""Approximate size of the texts in a row group, which is held in memory while it is written."""
 READ_BATCH_BYTES = 32 << 20
-"""Rows are read in batches of about this size, by what the file says of itself."""
+"""Approximate size of the batches in which rows are read, according to the file's metadata."""
 READ_BATCH_ROWS = range(8, 1_000)
 
 _REQUIRED_FIELDS = {"id", "from", "to", "relation_type"}
@@ -47,12 +47,12 @@ def _type(field: Field) -> pa.DataType:
 
 
 def _broken() -> tuple[type[Exception], ...]:
-    # ValueError: names that are no UTF-8, and values that Python has none for, as nanoseconds within a list.
+    # ValueError: names that are not UTF-8, and values without a Python type, such as nanoseconds in a list.
     return (pa.ArrowException, OSError, ValueError)
 
 
 def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
-    """Write an export; the number of its lines."""
+    """Write an export, and return the number of its lines."""
     lines = Lines(blocks)
     with sink(KIND_NODES) as file:
         _write(file, NODE.exchanged, (map(values_of, batch) for batch in lines.nodes()))
@@ -92,7 +92,7 @@ def _moment(text: str | None) -> int | None:
 
 
 class ParquetTable:
-    """A Parquet file being read, some rows at a time. Raises InvalidInput for what is none."""
+    """A Parquet file read in batches. Raises InvalidInput for a file of another format."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
@@ -100,18 +100,18 @@ class ParquetTable:
             self._file = pq.ParquetFile(path, read_dictionary=_texts(path))
             columns = self._file.schema_arrow.names
         except _broken() as error:
-            raise InvalidInput(f"{name} is no Parquet file that can be read: {error}") from error
+            raise InvalidInput(f"{name} is not a readable Parquet file: {error}") from error
         self.kind = kind_of(name, columns)
 
     def part(self) -> InputPart:
-        """Its rows, counted from 1; the file is closed after the last one."""
+        """Return its rows, numbered from 1; the file is closed after the last one."""
         return InputPart(self.name, "row", self._records())
 
     def _records(self) -> Iterator[Record]:
         number = 0
         with self._file as file:
             try:
-                for batch in file.iter_batches(_rows_at_once(file.metadata)):
+                for batch in file.iter_batches(_batch_rows(file.metadata)):
                     for part in _parts(batch):
                         yield from _of_batch(self.kind, number, part)
                         number += part.num_rows
@@ -119,14 +119,17 @@ class ParquetTable:
                 raise InvalidInput(f"{self.name} cannot be read after row {number}: {error}") from error
 
 
-def _rows_at_once(metadata: pq.FileMetaData) -> int:
+def _batch_rows(metadata: pq.FileMetaData) -> int:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     largest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
     return int(min(max(READ_BATCH_BYTES / max(largest, 1.0), READ_BATCH_ROWS.start), READ_BATCH_ROWS.stop))
 
 
 def _texts(path: Path) -> list[str]:
-    """Columns of text, to be read as they are stored: a few bytes may stand for the same long text in every row."""
+    """Return the text columns, which are read dictionary-encoded.
+
+    In a dictionary, a few bytes may represent the same long text in every row.
+    """
     schema = pq.read_metadata(path).schema
     columns = (schema.column(index) for index in range(len(schema)))
     return [
@@ -137,7 +140,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts whose texts do not fill the memory, or of one row."""
+    """Split a batch into parts whose texts fit into memory, or of one row."""
     if batch.num_rows <= 1 or _size(batch) <= READ_BATCH_BYTES:
         yield batch
         return
@@ -151,7 +154,7 @@ def _size(batch: pa.RecordBatch) -> int:
 
 
 def _text_size(array: pa.Array) -> int:
-    """Bytes of the texts in a column once each row has its own."""
+    """Return the size of the texts in a column in bytes, counting repeated texts repeatedly."""
     kind = array.type
     if pa.types.is_dictionary(kind) and (
         pa.types.is_large_string(kind.value_type) or pa.types.is_string(kind.value_type)
@@ -167,7 +170,7 @@ def _text_size(array: pa.Array) -> int:
 
 def _of_batch(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]:
     if batch.num_rows == 1 and (size := _size(batch)) > MAX_LINE_BYTES:
-        yield Wrong(before + 1, f"comes to {size:,} bytes; {MAX_LINE_BYTES:,} are taken at most")
+        yield Wrong(before + 1, f"has {size:,} bytes; the limit is {MAX_LINE_BYTES:,}")
         return
     columns = [_values(column) for column in batch.columns]
     names = batch.schema.names
@@ -178,15 +181,15 @@ def _of_batch(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]
 
 
 def _fault(name: str, value: object) -> str | None:
-    if isinstance(value, _Outside):
+    if isinstance(value, _OutOfRange):
         return f"{name} is outside the years 1 to 9999"
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{name} is {value}, which is no finite number"
+        return f"{name} is {value}, which is not a finite number"
     return None
 
 
-class _Outside:
-    """A moment that no text can name."""
+class _OutOfRange:
+    """A time outside the years 1 to 9999."""
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -196,7 +199,7 @@ def _values(column: pa.Array) -> list[Any]:
     return [_text(value) for value in precise.cast(pa.int64()).to_pylist()]
 
 
-def _text(moment: int | None) -> str | _Outside | None:
+def _text(moment: int | None) -> str | _OutOfRange | None:
     if moment is None:
         return None
-    return format_time(moment) if is_within(moment) else _Outside()
+    return format_time(moment) if is_within(moment) else _OutOfRange()

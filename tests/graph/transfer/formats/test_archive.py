@@ -40,7 +40,7 @@ def test_what_a_mac_adds_is_passed_over(tmp_path: Path) -> None:
 
 def test_other_archives_are_refused(tmp_path: Path) -> None:
     for members in ((), (("x.txt", ""),), (("nodes.csv", NODES), ("edges.parquet", ""))):
-        with pytest.raises(InvalidInput, match="the archive must hold"):
+        with pytest.raises(InvalidInput, match="the archive must contain"):
             extract(packed(*members), tmp_path)
     with pytest.raises(InvalidInput, match="use deflate"):
         extract(packed(("nodes.csv", NODES), method=zipfile.ZIP_LZMA), tmp_path)

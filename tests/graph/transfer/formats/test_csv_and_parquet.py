@@ -43,9 +43,7 @@ def test_bytes_that_are_not_utf8_cost_their_row(tmp_path: Path) -> None:
     file.write_bytes(b"id,type\na,t\nb\xff,t\nc,t\n")
     rows, faults = read(file)
     assert [each["id"] for each in rows] == ["a", "c"]
-    assert faults == [
-        "n.csv row 3: holds text that is not Unicode: half a surrogate pair, or bytes of another encoding"
-    ]
+    assert faults == ["n.csv row 3: contains text that is not Unicode: a lone surrogate, or bytes of another encoding"]
 
 
 def test_a_quote_without_its_other_half_is_told(tmp_path: Path) -> None:
@@ -53,7 +51,7 @@ def test_a_quote_without_its_other_half_is_told(tmp_path: Path) -> None:
     file.write_text('id,type\na,t\n"b,t\nc,t\n')
     rows, faults = read(file)
     assert [each["id"] for each in rows] == ["a"]
-    assert faults == ["n.csv row 3: is no row of CSV: unexpected end of data"]
+    assert faults == ["n.csv row 3: is not a valid CSV row: unexpected end of data"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,7 @@ def test_a_row_without_an_end_is_refused(row: str, tmp_path: Path) -> None:
         ("", "has no header"),
         ("name,type\n", "neither those of nodes"),
         ("id,type,color\n", "column 'color' is not one of"),
-        ("id,id,type\n", "column 'id' is there twice"),
+        ("id,id,type\n", "column 'id' occurs twice"),
     ],
 )
 def test_a_header_that_does_not_fit_is_refused(text: str, reason: str, tmp_path: Path) -> None:
@@ -108,8 +106,8 @@ def test_numbers_that_json_has_not_are_told(tmp_path: Path) -> None:
     rows, faults = read(tmp_path / "e.parquet")
     assert [each["weight"] for each in rows] == [0.5]
     assert faults == [
-        "e.parquet row 1: weight is nan, which is no finite number",
-        "e.parquet row 3: weight is -inf, which is no finite number",
+        "e.parquet row 1: weight is nan, which is not a finite number",
+        "e.parquet row 3: weight is -inf, which is not a finite number",
     ]
 
 
@@ -159,7 +157,7 @@ def test_one_row_of_too_much_is_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["a", "b"], "type": ["t", "t"], "tags": tags}), tmp_path / "n.parquet")
     rows, faults = read(tmp_path / "n.parquet")
     assert [each["tags"] for each in rows] == [["y"]]
-    assert [fault.partition(" bytes")[0].rpartition(" ")[0] for fault in faults] == ["n.parquet row 1: comes to"]
+    assert [fault.partition(" bytes")[0].rpartition(" ")[0] for fault in faults] == ["n.parquet row 1: has"]
 
 
 def test_any_flipped_byte_of_a_parquet_is_refused_with_a_sentence(tmp_path: Path) -> None:
@@ -179,7 +177,7 @@ def test_any_flipped_byte_of_a_parquet_is_refused_with_a_sentence(tmp_path: Path
 
 def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "n.parquet").write_bytes(b"PAR1" + b"x" * 100 + b"PAR1")
-    with pytest.raises(InvalidInput, match=r"n\.parquet is no Parquet file"):
+    with pytest.raises(InvalidInput, match=r"n\.parquet is not a readable Parquet file"):
         read(tmp_path / "n.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "n.parquet")
     with pytest.raises(InvalidInput, match="neither those of nodes"):

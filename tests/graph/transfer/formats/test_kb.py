@@ -92,12 +92,12 @@ def test_wrong_notes_are_named_and_the_rest_is_taken(tmp_path: Path) -> None:
     assert [row["id"] for row in rows] == ["d"]
     assert sorted(faults) == [
         "kb.db row 1: has no id",
-        "kb.db row 2: links is JSON, but no array",
+        "kb.db row 2: links must be a JSON array",
         "kb.db row 2: tags is not JSON: JSON is malformed: invalid character (byte 0)",
-        "kb.db row 3: links holds 2, which is no text",
-        "kb.db row 3: tags holds 1, which is no text",
-        "kb.db row 4: body holds bytes and no text",
-        "kb.db row 6: holds text that is not Unicode: half a surrogate pair, or bytes of another encoding",
+        "kb.db row 3: links contains 2, which is not a string",
+        "kb.db row 3: tags contains 1, which is not a string",
+        "kb.db row 4: body contains bytes instead of text",
+        "kb.db row 6: contains text that is not Unicode: a lone surrogate, or bytes of another encoding",
     ]
 
 
@@ -121,7 +121,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE chunks (id TEXT)")
     damaged.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 16)
     text.write_text("{}")
-    for path, message in ((other, "has the tables chunks"), (damaged, "cannot read it"), (text, "no SQLite database")):
+    for path, message in (
+        (other, "has the tables chunks"),
+        (damaged, "cannot read it"),
+        (text, "not a SQLite"),
+    ):
         with pytest.raises(InvalidInput, match=message), ExitStack():
             read(path, kind="kb")
 

@@ -77,12 +77,12 @@ def test_columns_become_nodes_and_edges(tmp_path: Path) -> None:
     }
     assert rows[4]["from"] == "person:2"
     assert faults == [
-        "people.csv row 4: age is 'old', which is no integer",
+        "people.csv row 4: age is 'old', which is not an integer",
         "people.csv row 5: id: column id is empty",
-        "people.csv row 6: joined is 'yesterday', which is no time such as 2025-07-15T12:00:00Z",
+        "people.csv row 6: joined is 'yesterday', which is not a time such as 2025-07-15T12:00:00Z",
         "people.csv row 7: active is 'perhaps', which is neither true nor false",
         "people.csv row 8: extra is not JSON: Input data was truncated",
-        "owns.csv row 4: weight is 'much', which is no number",
+        "owns.csv row 4: weight is 'much', which is not a number",
     ]
 
 
@@ -92,7 +92,7 @@ def test_files_that_are_named_take_the_places_of_those_of_the_mapping(tmp_path: 
     (tmp_path / "else" / "things.csv").write_text("name;kind\nboat;Vehicle\n")
     rows, _ = read(tmp_path / "else" / "things.csv", kind="csv", mapping=mapping)
     assert [each["id"] for each in rows] == ["{boat}"]
-    with pytest.raises(InvalidInput, match=r"says nothing of unknown\.csv"):
+    with pytest.raises(InvalidInput, match=r"not in the mapping: unknown\.csv"):
         read(tmp_path / "unknown.csv", kind="csv", mapping=mapping)
 
 
@@ -117,13 +117,13 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     [
         (('type = "Person"', 'typ = "Person"'), r"nodes\[0\]\.typ: Object contains unknown field"),
         (('id = "person:{id}"', 'id = "person:{uid}"'), r"nodes\[0\]\.id: people\.csv has no column 'uid'"),
-        (('id = "person:{id}"', 'id = "person:{id"'), "a brace without its other half"),
+        (('id = "person:{id}"', 'id = "person:{id"'), "an unmatched brace"),
         (('age = "int"', 'age = "integer"'), r"Invalid enum value 'integer'"),
         (('delimiter = ";"', 'delimiter = ";;"'), "delimiter"),
         (("latin-1", "klingon"), "unknown encoding: klingon"),
         (("latin-1", "base64"), "encoding: 'base64' is not a text encoding"),
         (("latin-1", "punycode"), "Unsupported error handling"),
-        (("latin-1", "utf-16"), r"row 1: is no text in utf-16"),
+        (("latin-1", "utf-16"), r"row 1: is not valid utf-16 text"),
         (("owns.csv", "a\\u0000b.csv"), r"edges\[0\]\.file: .*null byte"),
         ((MAPPING, "a = " + "[" * 50_000), "cannot be read as TOML"),
         (("[[edges]]", "[[edges]"), "cannot be read as TOML"),

@@ -149,7 +149,7 @@ def test_what_others_wrote_has_lines_for_observations() -> None:
     [
         ('[{"type":"entity","name":"a","entityType":"t","observations":[]}]', "jq -c '.[]'"),
         ('{"entities":[{"name":"a","entityType":"t","observations":[]}],"relations":[]}', ".entities[]"),
-        ('{\n"type":"entity"}', "an object has to stand in one line"),
+        ('{\n"type":"entity"}', "an object must be on a single line"),
         ('{"kind":"node","id":"a","type":"t","content":"x\\ud800"}', "half a surrogate pair, \\ud800 at byte"),
     ],
 )

@@ -91,8 +91,8 @@ def test_edges_may_come_before_nodes_and_faults_have_their_line() -> None:
     assert sorted(faults) == [
         "x.graphml line 5: has no target",
         "x.graphml line 6: has no id",
-        "x.graphml line 7: n is '1x', which is no int",
-        "x.graphml line 9: a hyperedge joins more than two nodes; it is left out",
+        "x.graphml line 7: n is '1x', which is not of type int",
+        "x.graphml line 9: a hyperedge joins more than two nodes; it was skipped",
     ]
 
 
@@ -119,8 +119,8 @@ DTD = '<!DOCTYPE graphml SYSTEM "http://127.0.0.1:1/graphml.dtd">\n<graphml><gra
         (LAUGHS, "x.graphml line 2: entities and external references are refused"),
         (EXTERNAL, "entities and external references are refused"),
         (DTD, "entities and external references are refused"),
-        ("<html></html>", "is no GraphML"),
-        ('<?xml version="1.0" encoding="klingon"?><graphml/>', "encoding that is not read: unknown encoding: klingon"),
+        ("<html></html>", "is not GraphML"),
+        ('<?xml version="1.0" encoding="klingon"?><graphml/>', "unsupported encoding: unknown encoding: klingon"),
         ("id,type\n1,2\n", "line 1: is not well-formed XML"),
         ('<graphml><graph><node id="a">', "is not well-formed XML"),
         (HEAD + "<a>" * 300, "nested more than 200 deep"),
