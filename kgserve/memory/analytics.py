@@ -1,4 +1,4 @@
-"""What a store remembers, in numbers: all of them are kept with every write, or found along an index."""
+"""Statistics of a store's memories, maintained with every write or read from an index."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ MAX_LISTED_TYPES = 100
 
 
 def overview(graph: Graph) -> MemoryStats:
-    """Counts memories, entities and relations, and says what the memories are worth now, on average.
+    """Return counts of memories, entities and relations, and the average confidence now.
 
-    Counted are memories that were not withdrawn, whenever they are true. Raises NotFound.
+    Counts cover memories that were not withdrawn, regardless of their validity. Raises NotFound.
     """
     with graph.lease() as store:
         now, least = now_in_microseconds(), store.description.memory.min_confidence
@@ -67,16 +67,16 @@ def overview(graph: Graph) -> MemoryStats:
                 sequence=sequence,
             )
 
-        return _settled(store, look)
+        return _query_settled(store, look)
 
 
 def growth(graph: Graph, request: GrowthQuery) -> Growth:
-    """Counts memories by the day, week or month in which they were created, the latest periods. Raises NotFound."""
+    """Return counts of memories by day, week or month of creation, for the latest periods. Raises NotFound."""
     with graph.lease() as store:
         days = store.memories.ask(lambda memories, _: memories.by_name(TALLY_DAY))
     periods: Counter[str] = Counter()
     for day, count in days:
-        periods[_period(day, request.by)] += count
+        periods[_period_start(day, request.by)] += count
     found: list[GrowthPeriod] = []
     total = 0
     for period, created in periods.items():
@@ -86,7 +86,7 @@ def growth(graph: Graph, request: GrowthQuery) -> Growth:
 
 
 def types(graph: Graph, request: CountsQuery) -> MemoryTypes:
-    """Counts memories by type, the most frequent first. Raises NotFound."""
+    """Return counts of memories by type, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
         found, total = store.memories.ask(
             lambda memories, _: (memories.tallies(TALLY_MEMORY_TYPE, request.limit), memories.total())
@@ -97,14 +97,14 @@ def types(graph: Graph, request: CountsQuery) -> MemoryTypes:
 
 
 def tags(graph: Graph, request: CountsQuery) -> MemoryTags:
-    """Counts memories by tag, the most frequent first. Raises NotFound."""
+    """Return counts of memories by tag, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
         found = store.memories.ask(lambda memories, _: memories.tallies(TALLY_MEMORY_TAG, request.limit))
     return MemoryTags(tags=[MemoryTagCount(tag=tag, count=count) for tag, count in found])
 
 
 def confidence(graph: Graph, request: ConfidenceQuery) -> ConfidenceHistogram:
-    """Counts memories by what is left of their confidence, in equal parts of 0 to 1. Raises NotFound."""
+    """Return a histogram of the effective confidence in equal intervals of 0 to 1. Raises NotFound."""
     with graph.lease() as store:
         now, parts = now_in_microseconds(), request.buckets
 
@@ -119,17 +119,17 @@ def confidence(graph: Graph, request: ConfidenceQuery) -> ConfidenceHistogram:
                 total=total,
             )
 
-        return _settled(store, look)
+        return _query_settled(store, look)
 
 
-def _settled(store: OpenStore, look: Callable[[Memories, int], T]) -> T:
-    """What is found with all uses of memories in the view, also those that wait to be journaled."""
+def _query_settled(store: OpenStore, look: Callable[[Memories, int], T]) -> T:
+    """Return the result of a query after all buffered uses are applied to the memory index."""
     store.accesses.settle()
     return store.memories.ask(lambda memories, rows: look(memories, rows.at))
 
 
-def _period(day: str, by: str) -> str:
-    """The first day of the period that a day is in."""
+def _period_start(day: str, by: str) -> str:
+    """Return the first day of the period that contains a day."""
     if by == "day":
         return day
     if by == "month":

@@ -1,7 +1,7 @@
-"""Memories: what callers send about them, and the answers; those of entities are in `memory.entities_api`.
+"""Requests and answers for memories; those for entities are in `memory.entities_api`.
 
-A memory is a node with a confidence. It is answered flat: ``memory_type`` is the node's type, ``metadata`` its
-attributes. Times are RFC 3339 in UTC with microseconds; confidence, importance and relevance are 0 to 1.
+A memory is a node with a confidence, presented flat: ``memory_type`` is the node's type, ``metadata`` its attributes.
+Times are RFC 3339 in UTC with microseconds; confidence, importance and relevance are 0 to 1.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ MAX_PAGE_MEMORIES = 1_000
 MAX_RECALL_LIMIT = 100
 MAX_PAGE_OFFSET = 10_000
 MAX_MEMORY_ENTITIES = 100
-"""Entities that one memory may be stored with."""
+"""Maximum number of entities in one request to store a memory."""
 MAX_SIMILAR_MEMORIES = 5
 MIN_REPORTED_SIMILARITY = 0.8
-"""Cosine from which on a memory that was not merged is told of, at most `MAX_SIMILAR_MEMORIES`."""
+"""Minimum cosine at which a memory that was not merged is reported, at most `MAX_SIMILAR_MEMORIES` of them."""
 
 DOMAIN_LAYER = 0
 CONCEPT_LAYER = 1
 FACT_LAYER = 2
 EPISODE_LAYER = 3
-"""The layer of what happened: the same words twice are two events."""
+"""Layer of events; equal texts remain separate memories."""
 LAYER_TYPES = ("domain", "concept", "fact", "episode")
-"""The type of a memory that comes with a layer and without a type, by its layer."""
+"""Default memory types by layer."""
 DEFAULT_IMPORTANCE = 0.5
 PINNED_IMPORTANCE = 1.0
 RESERVED_IDS = frozenset({"batch", "consolidate", "consolidations", "delete", "prune", "search"})
-"""Paths, and so ids of neither memories nor entities."""
+"""Path segments of the API, which cannot be ids of memories or entities."""
 
 Ended = Literal["superseded", "merged", "forgotten", "pruned"]
 Outcome = Literal["created", "duplicate", "merged"]
 Differs = Literal["", "not", "numbers", "names", "words"]
-"""What keeps two texts apart; nothing where they say the same, and layer, type or policy kept them apart."""
+"""Difference between two texts; empty if they say the same but layer, type or policy kept them apart."""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
@@ -54,33 +54,31 @@ Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
 Metadata = dict[str, Any]
 _Tags = Annotated[list[Label], Meta(max_length=MAX_TAGS)]
 _Labels = Annotated[list[Label], Meta(max_length=100)]
-_CONTENT_HELP = "What to remember: text, 1 byte to 1 MiB"
+_CONTENT_HELP = "Text to remember, 1 byte to 1 MiB"
 _MEMORY_TYPE_HELP = (
-    "Kind of memory: observation, decision, learning, error, pattern, preference, fact, procedure, or a word of your "
-    "own; left out: observation, and with a layer domain, concept, fact or episode"
+    "Kind of memory: observation, decision, learning, error, pattern, preference, fact, procedure, or your "
+    "own word; default: observation, or with a layer domain, concept, fact or episode"
 )
-_CONFIDENCE_HELP = "How sure it is, 0 to 1; fades from created_at on, and rises when it is used"
-_IMPORTANCE_HELP = "0 to 1; 1 pins it: it is never pruned or absorbed"
-_LAYER_HELP = "0 domain, 1 concept, 2 fact, 3 episode, which is never merged"
-_PARENT_HELP = "Id of the memory that it stands below, of the same layer or of a more general one"
-_DRY_RUN_HELP = "Say what would be done, and do nothing"
+_CONFIDENCE_HELP = "Confidence, 0 to 1; decays from created_at on and rises with each use"
+_IMPORTANCE_HELP = "0 to 1; 1 pins it: never pruned or absorbed"
+_LAYER_HELP = "0 domain, 1 concept, 2 fact, 3 episode (never merged)"
+_PARENT_HELP = "Id of the parent memory, of the same or a more general layer"
+_DRY_RUN_HELP = "Report the effect without writing"
 
 
 EXPIRES_IN_PATTERN = r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])"
-"""Some seconds, minutes, hours, days or weeks."""
-_EXPIRES_IN_HELP = "The same as a time from now, such as 30m, 12h, 7d or 2w; not beside valid_to"
+"""A number of seconds, minutes, hours, days or weeks."""
+_EXPIRES_IN_HELP = "Sets valid_to relative to now, such as 30m, 12h, 7d or 2w; not with valid_to"
 ExpiresIn = Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description=_EXPIRES_IN_HELP)] | None
-Deduplicated = (
-    Annotated[Dedup, Meta(description="What it may be merged into; left out: as the store's settings say")] | None
-)
+Deduplicated = Annotated[Dedup, Meta(description="Deduplication policy; default: the store's setting")] | None
 
 
 class AssociatedEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whom or what a memory is about, by name; who is not there is made."""
+    """An entity that a memory is about, by name; created if missing."""
 
     name: Annotated[Label, Meta(description="Its name, an alias, or its id")]
-    entity_type: Annotated[Label, Meta(description="Its type; unknown: any that has the name")] = UNKNOWN_TYPE
-    relevance: Annotated[Share, Meta(description="How much the memory is about it, 0 to 1")] = 1.0
+    entity_type: Annotated[Label, Meta(description="Its type; unknown: any entity of that name")] = UNKNOWN_TYPE
+    relevance: Annotated[Share, Meta(description="Relevance of the entity for the memory, 0 to 1")] = 1.0
 
 
 class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -90,39 +88,40 @@ class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     memory_type: Annotated[Label, Meta(description=_MEMORY_TYPE_HELP)] | None = None
     tags: Annotated[_Tags, Meta(description="At most 100 of 1 to 512 bytes")] = []
     confidence: Annotated[Share, Meta(description=_CONFIDENCE_HELP)] = 1.0
-    source: Annotated[Text, Meta(description="Where it is from, such as a conversation")] | None = None
-    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
+    source: Annotated[Text, Meta(description="Origin, such as a conversation")] | None = None
+    context: Annotated[str, Meta(description="Surrounding context, at most 64 KiB")] | None = None
     metadata: Annotated[Metadata, Meta(description="Any JSON object, at most 256 KiB and 64 levels")] = {}
     entity_names: Annotated[
-        list[Label], Meta(max_length=MAX_MEMORY_ENTITIES, description="Whom or what it is about; made if need be")
+        list[Label], Meta(max_length=MAX_MEMORY_ENTITIES, description="Entities that it is about; created if missing")
     ] = []
     entities: Annotated[
         list[AssociatedEntity], Meta(max_length=MAX_MEMORY_ENTITIES, description="The same, with types and relevance")
     ] = []
     memory_id: (
-        Annotated[Id, Meta(description="Its id; left out: a new one. A node that has it becomes a memory")] | None
+        Annotated[Id, Meta(description="Its id; default: a new one. An existing node with this id becomes a memory")]
+        | None
     ) = field(default=None, name="id")
     importance: Annotated[Share, Meta(description=_IMPORTANCE_HELP)] = DEFAULT_IMPORTANCE
     layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER_HELP)] | None = None
     parent_id: Annotated[Text, Meta(description=_PARENT_HELP)] | None = None
-    valid_from: Annotated[Time, Meta(description="True in the world from then on (RFC 3339)")] | None = None
-    valid_to: Annotated[Time, Meta(description="True in the world until then (RFC 3339)")] | None = None
+    valid_from: Annotated[Time, Meta(description="Valid from then on (RFC 3339)")] | None = None
+    valid_to: Annotated[Time, Meta(description="Valid until then, exclusive (RFC 3339)")] | None = None
     expires_in: ExpiresIn = None
     created_at: (
-        Annotated[Time, Meta(description="When it came to be (RFC 3339), not in the future; left out: now")] | None
+        Annotated[Time, Meta(description="Creation time (RFC 3339), not in the future; default: now")] | None
     ) = None
     dedup: Deduplicated = None
     dedup_threshold: (
         Annotated[
             Share,
-            Meta(description="Cosine above which `similarity` merges; left out: as the store's settings say"),
+            Meta(description="Cosine above which `similarity` merges; default: the store's setting"),
         ]
         | None
     ) = None
 
 
 class StoreMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Memories to store in one commit, each as if it came after those before it."""
+    """Memories to store in one commit, each after the ones before it."""
 
     memories: Annotated[
         list[StoreMemoryRequest], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")
@@ -130,37 +129,37 @@ class StoreMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
 
 
 class MemoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to read one memory."""
+    """Options for reading one memory."""
 
     touch: Annotated[bool, Meta(description="Count it as a use, which raises its confidence")] = True
 
 
 class MemoryRequest(MemoryQuery, kw_only=True):
-    """One memory to read."""
+    """A memory to read."""
 
     memory_id: str = field(name="id")
 
 
 class MemoryId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one memory."""
+    """The id of a memory."""
 
     memory_id: str = field(name="id")
 
 
 class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to change in a memory. What is left out, or null, stays; an empty text, list or object clears."""
+    """Changes to a memory. Absent or null fields do not change; an empty text, list or object clears the field."""
 
     content: Annotated[str, Meta(min_length=1, description=_CONTENT_HELP)] | None = None
     memory_type: Annotated[Label, Meta(description="Another kind of memory")] | None = None
     tags: Annotated[_Tags, Meta(description="Replaces all of them")] | None = None
-    confidence: Annotated[Share, Meta(description="How sure it is now, 0 to 1; fades from now on")] | None = None
-    source: Annotated[Text, Meta(description="Where it is from")] | None = None
-    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
+    confidence: Annotated[Share, Meta(description="Confidence, 0 to 1; decays from now on")] | None = None
+    source: Annotated[Text, Meta(description="Origin")] | None = None
+    context: Annotated[str, Meta(description="Surrounding context, at most 64 KiB")] | None = None
     metadata: Annotated[Metadata, Meta(description="Replaces all of it")] | None = None
     entity_names: (
         Annotated[
             list[Label],
-            Meta(max_length=MAX_MEMORY_ENTITIES, description="Whom or what it is about; replaces all of them"),
+            Meta(max_length=MAX_MEMORY_ENTITIES, description="Entities that it is about; replaces all of them"),
         ]
         | None
     ) = None
@@ -169,35 +168,35 @@ class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     parent_id: Annotated[Text, Meta(description=f"{_PARENT_HELP}; empty: none")] | None = None
     valid_from: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
     valid_to: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
-    based_on_version: (
-        Annotated[Version, Meta(description="The version that was seen; another one now is a conflict")] | None
-    ) = None
+    based_on_version: Annotated[Version, Meta(description="Expected current version; otherwise a conflict")] | None = (
+        None
+    )
 
 
 class UpdateMemoryRequest(UpdateMemory, kw_only=True):
-    """A memory, and what to change in it."""
+    """A memory and the changes to it."""
 
     memory_id: str = field(name="id")
 
 
 class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which memories to delete: those that all filters let pass, of which there must be one that is not empty."""
+    """Filters of a deletion: a memory must match all; at least one non-empty filter is required."""
 
     memory_ids: Annotated[list[Id], Meta(max_length=MAX_BATCH_ITEMS, description="Only these")] | None = None
     before_date: (
-        Annotated[Time, Meta(description="Only those created before then: an RFC 3339 time or a day, in UTC")] | None
+        Annotated[Time, Meta(description="Only those created before this RFC 3339 time or day, in UTC")] | None
     ) = None
     min_confidence_below: (
-        Annotated[Share, Meta(description="Only those whose confidence has faded below that")] | None
+        Annotated[Share, Meta(description="Only those whose effective confidence is below this")] | None
     ) = None
-    memory_types: Annotated[_Labels, Meta(description="Only those of these types")] | None = None
+    memory_types: Annotated[_Labels, Meta(description="Only these types")] | None = None
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_HELP)] = False
 
 
 class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which memories: those that all filters let pass.
+    """Filters on memories; a memory must match all.
 
-    ``aliases`` are the names that the entity memory's specification gives to filters; REST takes either.
+    ``field_aliases`` are the names that the entity memory's specification gives to filters; REST accepts either.
     """
 
     field_aliases: ClassVar[Mapping[str, str]] = {
@@ -206,79 +205,77 @@ class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         "entity_name": "entity",
     }
 
-    types: Annotated[_Labels, Meta(description="Of any of these types; also `memory_types`")] | None = None
-    tags: Annotated[_Labels, Meta(description="With all of these tags")] | None = None
-    min_confidence: Annotated[Share, Meta(description="Whose confidence has not faded below that")] | None = None
-    after_date: (
-        Annotated[Time, Meta(description="Created then or later: an RFC 3339 time, or a day, in UTC")] | None
-    ) = None
-    before_date: Annotated[Time, Meta(description="Created before then: an RFC 3339 time, or a day, in UTC")] | None = (
-        None
-    )
+    types: Annotated[_Labels, Meta(description="Any of these types; also `memory_types`")] | None = None
+    tags: Annotated[_Labels, Meta(description="All of these tags")] | None = None
+    min_confidence: Annotated[Share, Meta(description="Minimum effective confidence")] | None = None
+    after_date: Annotated[Time, Meta(description="Created at or after this RFC 3339 time or day, in UTC")] | None = None
+    before_date: Annotated[Time, Meta(description="Created before this RFC 3339 time or day, in UTC")] | None = None
     entity: (
         Annotated[Label, Meta(description="About this entity: its id, name or alias; also `entity_id`, `entity_name`")]
         | None
     ) = None
     source: Annotated[Label, Meta(description="From this source")] | None = None
-    layer: Annotated[int, Meta(ge=0, le=3, description="Of this layer")] | None = None
-    under: Annotated[Id, Meta(description="Below this memory, at any depth: its id")] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description="Only this layer")] | None = None
+    under: Annotated[Id, Meta(description="Id of an ancestor, at any depth")] | None = None
 
 
 Sorted = Literal["created", "updated", "confidence", "accessed"]
 
 
 class MemoriesQuery(WhichMemories, kw_only=True):
-    """The query of a list of memories. Lists do not count as uses."""
+    """Query string of a list of memories. Lists do not count as uses."""
 
     metadata: (
         Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
         | None
     ) = None
     orphans: Annotated[
-        bool, Meta(description="Only those below none, but for domains and concepts, layers 0 and 1")
+        bool, Meta(description="Only memories without a parent, except domains and concepts (layers 0 and 1)")
     ] = False
     ended: (
         Annotated[
             Literal["superseded", "merged", "forgotten", "pruned", "any"],
-            Meta(description="Those that were withdrawn so; any: all that there are; left out: none of them"),
+            Meta(description="Only memories withdrawn in this way; any: all, withdrawn or not; default: active ones"),
         ]
         | None
     ) = None
-    sort: Annotated[Sorted, Meta(description="Newest, or most, first")] = "created"
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most memories on the page")] = 20
-    offset: Annotated[
-        int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Memories to pass over; with the first page only")
-    ] = 0
-    cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
+    sort: Annotated[Sorted, Meta(description="Sort order, newest or highest first")] = "created"
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of memories")] = 20
+    offset: Annotated[int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Memories to skip; first page only")] = 0
+    cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
 MAX_QUESTION_CHARS = 10_000
 _Query = Annotated[
-    str, Meta(min_length=1, max_length=MAX_QUESTION_CHARS, description="What to look for, in plain words")
+    str, Meta(min_length=1, max_length=MAX_QUESTION_CHARS, description="Question or keywords, in plain language")
 ]
 
 
 Expand = Annotated[
     bool,
     Meta(
-        description="Also what stands beside the ten best: parent, children, siblings, what is related or about "
-        "the same; what says the same is shown once"
+        description="Also neighbours of the ten best hits: parent, children, siblings, related memories and those "
+        "about the same entities; equal statements are shown once"
     ),
 ]
 MAX_RECALL_BUDGET_TOKENS = 1_000_000
 
 
 class Recalling(WhichMemories, kw_only=True):
-    """How to recall, but for the query."""
+    """Options of recall without the query."""
 
-    mode: Annotated[SearchMode, Meta(description="By words, by meaning, by both, or from entity to entity")] = "hybrid"
-    limit: Annotated[int, Meta(ge=1, le=MAX_RECALL_LIMIT, description="Most hits; left out: 20, or as set")] | None = (
-        None
-    )
-    offset: Annotated[int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Hits to pass over")] = 0
+    mode: Annotated[SearchMode, Meta(description="Search by keywords, vectors, both, or along entities")] = "hybrid"
+    limit: (
+        Annotated[
+            int,
+            Meta(ge=1, le=MAX_RECALL_LIMIT, description="Maximum number of hits; default: 20, or the store's setting"),
+        ]
+        | None
+    ) = None
+    offset: Annotated[int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Hits to skip")] = 0
     min_confidence: (
-        Annotated[Share, Meta(description="Whose confidence has not faded below that; left out: 0.1, or as set")] | None
+        Annotated[Share, Meta(description="Minimum effective confidence; default: 0.1, or the store's setting")] | None
     ) = None
     min_similarity: (
         Annotated[
@@ -286,39 +283,39 @@ class Recalling(WhichMemories, kw_only=True):
             Meta(
                 ge=-1,
                 le=1,
-                description="Least cosine with the query, which in hybrid mode memories that share a word with it need "
-                "not have; left out: 0.3 in hybrid and 0.5 in semantic mode, or as set",
+                description="Minimum cosine with the query; in hybrid mode not applied to memories that share a word "
+                "with it; default: 0.3 in hybrid and 0.5 in semantic mode, or the store's setting",
             ),
         ]
         | None
     ) = None
-    alpha: Annotated[Share, Meta(description="Weight of words against meaning; left out: 0.4, or as set")] | (
-        None
-    ) = None
+    alpha: Annotated[
+        Share, Meta(description="Weight of keywords against vectors; default: 0.4, or the store's setting")
+    ] | (None) = None
     entity: (
         Annotated[Label, Meta(description="About this entity, by id, name or alias; in graph mode, from there")] | None
     ) = None
-    depth: Annotated[int, Meta(ge=1, le=10, description="Hops from entity to entity, in graph mode")] = 2
+    depth: Annotated[int, Meta(ge=1, le=10, description="Hops between entities, in graph mode")] = 2
     touch: Annotated[bool, Meta(description="Count the hits as used, which raises their confidence")] = True
-    at_least: Annotated[int, Meta(ge=0, description="Wait for the indexes to see this sequence, up to 10 s")] | None = (
-        None
-    )
-    explain: Annotated[bool, Meta(description="Say of each hit why it is one")] = False
+    at_least: (
+        Annotated[int, Meta(ge=0, description="Wait until the indexes reach this sequence, up to 10 s")] | None
+    ) = None
+    explain: Annotated[bool, Meta(description="Explain each hit")] = False
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
     expand: Expand = False
     past: Annotated[
         Literal["hide", "show"],
-        Meta(description="show: also what was superseded, with 0.7 of its score"),
+        Meta(description="show: include superseded memories, at 0.7 of their score"),
     ] = "hide"
     budget: (
-        Annotated[int, Meta(ge=1, le=MAX_RECALL_BUDGET_TOKENS, description="Most tokens of all contents, by estimate")]
+        Annotated[int, Meta(ge=1, le=MAX_RECALL_BUDGET_TOKENS, description="Maximum estimated tokens of all contents")]
         | None
     ) = None
     also: Also = None
 
 
 class RecallRequest(Recalling, kw_only=True):
-    """What to recall."""
+    """A recall request."""
 
     query: _Query
     metadata: Wanted | None = None
@@ -326,7 +323,7 @@ class RecallRequest(Recalling, kw_only=True):
 
 
 class RecallingQuery(Recalling, kw_only=True):
-    """How to recall, as a query."""
+    """Options of recall as a query string."""
 
     metadata: (
         Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")]
@@ -336,7 +333,7 @@ class RecallingQuery(Recalling, kw_only=True):
 
 
 class RecallQuery(RecallingQuery, kw_only=True):
-    """What to recall, as a query. Lists are given by repeating the parameter."""
+    """A recall request as a query string. Lists repeat the parameter."""
 
     field_aliases: ClassVar[Mapping[str, str]] = {**WhichMemories.field_aliases, "query": "q", "search_mode": "mode"}
 
@@ -344,25 +341,25 @@ class RecallQuery(RecallingQuery, kw_only=True):
 
 
 class ApplyPlan(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The plan of a dry run."""
+    """Reference to the plan of a dry run."""
 
     plan: Annotated[int, Meta(ge=0, lt=1 << 53, description="`plan` of the dry run")]
 
 
 class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to consolidate."""
+    """Options of a consolidation."""
 
     similarity_threshold: (
-        Annotated[Share, Meta(description="Cosine that all of a cluster have with each other; left out: 0.85, or set")]
+        Annotated[Share, Meta(description="Minimum cosine within a cluster; default: 0.85, or the store's setting")]
         | None
     ) = None
-    dry_run: Annotated[bool, Meta(description="Say what would be merged, and merge nothing")] = False
+    dry_run: Annotated[bool, Meta(description="Report the merges without writing")] = False
     guard: (
         Annotated[
             bool,
             Meta(
-                description="Keep apart what differs in numbers, names, negations, opposites or things; left out: as "
-                "the store's setting `consolidation_guard` says, at first true"
+                description="Keep memories apart that differ in numbers, names, negations, opposites or things; "
+                "default: the store's setting `consolidation_guard`, initially true"
             ),
         ]
         | None
@@ -371,38 +368,38 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     apply: (
         Annotated[
             ApplyPlan,
-            Meta(description="Do exactly what a dry run has told, asked for as it was, or it is a conflict"),
+            Meta(description="Apply the plan of a dry run with the same options; a conflict if it no longer applies"),
         ]
         | None
     ) = None
 
 
 class UndoConsolidation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to undo."""
+    """Options of undoing a consolidation."""
 
-    force: Annotated[bool, Meta(description="Also where a memory was changed since")] = False
+    force: Annotated[bool, Meta(description="Also undo memories that were changed since")] = False
 
 
 class UndoConsolidationRequest(UndoConsolidation, kw_only=True):
-    """A run of consolidation to undo."""
+    """A consolidation run to undo."""
 
     run_id: str = field(name="id")
 
 
 class ConsolidationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of the runs of consolidation."""
+    """Query string of the list of consolidation runs."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most runs, newest first")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of runs, newest first")] = 20
 
 
 class PruneMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to prune."""
+    """Options of pruning."""
 
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_HELP)] = False
 
 
 class MemoryEntity(msgspec.Struct, kw_only=True):
-    """Whom or what a memory is about, and how much, 0 to 1."""
+    """An entity that a memory is about, with its relevance, 0 to 1."""
 
     id: str
     name: str
@@ -413,11 +410,11 @@ class MemoryEntity(msgspec.Struct, kw_only=True):
 class Memory(msgspec.Struct, kw_only=True):
     """A memory.
 
-    ``confidence`` was so at ``last_accessed_at``, or when it was written; ``effective_confidence`` is what is left of
-    it for this answer. Both have changed by the next read if this one counts as a use.
+    ``confidence`` is the value at ``last_accessed_at``, or at the last write; ``effective_confidence`` is the value
+    after decay at the time of this answer. Both change with the next read if this one counts as a use.
 
-    What comes after ``version`` is absent where it does not apply: the memory that it stands below, of ``ended``
-    memories, why they were withdrawn, and which one they ``belong to``.
+    Fields after ``version`` are absent if they do not apply: the parent, and for withdrawn memories the reason
+    (``ended``) and the memory that they ``belongs_to``.
     """
 
     id: str
@@ -445,7 +442,7 @@ class Memory(msgspec.Struct, kw_only=True):
 
 
 class Similar(msgspec.Struct, kw_only=True):
-    """A memory that is near a new one and was not merged with it: in what they differ, and how near they are."""
+    """A memory near a new one that was not merged with it, with their difference and cosine."""
 
     id: str
     similarity: Annotated[float, Meta(description="Cosine")]
@@ -454,25 +451,25 @@ class Similar(msgspec.Struct, kw_only=True):
 
 
 class StoredMemory(Memory, kw_only=True):
-    """The memory that holds what was sent: a new one, or the one that it met.
+    """The memory that holds the stored text: a new or an existing one.
 
-    ``outcome`` is `created`; `duplicate` when it said the same; `merged` when the wording was another.
+    ``outcome`` is `created`; `duplicate` for an equal statement; `merged` for another wording.
     """
 
     outcome: Outcome
     similar: Annotated[list[Similar], Meta(description="At most five from a cosine of 0.8 on, nearest first")]
-    near_checked: Annotated[bool, Meta(description="False: there was no vector to compare by")]
-    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+    near_checked: Annotated[bool, Meta(description="False if no vector was available for comparison")]
+    sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
 class UpdatedMemory(Memory, kw_only=True):
-    """The memory as it is after a change."""
+    """A memory after an update."""
 
-    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+    sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
 class StoredInBatch(msgspec.Struct, kw_only=True):
-    """What became of one memory of a batch: ``id`` is the memory that holds it."""
+    """Result of one memory of a batch; ``id`` is the memory that holds the text."""
 
     id: str
     outcome: Outcome
@@ -480,7 +477,7 @@ class StoredInBatch(msgspec.Struct, kw_only=True):
 
 
 class StoredMemories(msgspec.Struct, kw_only=True):
-    """What became of each memory, in the order in which they were sent."""
+    """Results of the memories, in the order of the request."""
 
     results: list[StoredInBatch]
     created: int
@@ -491,7 +488,7 @@ class StoredMemories(msgspec.Struct, kw_only=True):
 
 
 class MemoryDeleted(msgspec.Struct, kw_only=True):
-    """What deleting one memory did. Entities that it was about stay."""
+    """Result of deleting one memory. Its entities stay."""
 
     ok: Literal[True] = True
     deleted_id: str
@@ -500,19 +497,19 @@ class MemoryDeleted(msgspec.Struct, kw_only=True):
 
 
 class MemoriesDeleted(msgspec.Struct, kw_only=True):
-    """What a deletion did, or with ``dry_run`` would do, in one commit. Entities that they were about stay."""
+    """Result of a deletion, or its forecast with ``dry_run``, in one commit. Entities stay."""
 
     ok: Literal[True] = True
     dry_run: bool
     count: Annotated[int, Meta(description="Memories deleted, or to be deleted")]
     ids: Annotated[list[str], Meta(description="The first 100 of them")]
-    missing: Annotated[list[str], Meta(description="Ids that were sent and are no memories that fit")]
-    more: Annotated[bool, Meta(description="More fit than are deleted at once; send it again")]
+    missing: Annotated[list[str], Meta(description="Ids of the request that match no memory")]
+    more: Annotated[bool, Meta(description="More memories match; repeat the request")]
     sequence: int
 
 
 class DeletedEntity(msgspec.Struct, frozen=True, kw_only=True):
-    """An entity that is no longer there, though memories about it are."""
+    """A deleted entity that memories still refer to."""
 
     id: str
     name: str
@@ -521,9 +518,7 @@ class DeletedEntity(msgspec.Struct, frozen=True, kw_only=True):
     sequence: Annotated[int, Meta(description="The commit that deleted it")]
 
 
-Deleted = Annotated[
-    DeletedEntity, Meta(description="The entity that was asked for, if it was deleted: the memories were about it")
-]
+Deleted = Annotated[DeletedEntity, Meta(description="The requested entity, if it was deleted")]
 
 
 class MemoryPage(msgspec.Struct, kw_only=True):
@@ -535,69 +530,69 @@ class MemoryPage(msgspec.Struct, kw_only=True):
 
 
 class RecalledMemory(Memory, kw_only=True):
-    """A memory that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode.
+    """A recalled memory. Scores are absent if that index did not find it; ``hops`` is for graph mode.
 
-    ``via`` is the memory beside which it stands, as many ``hops`` away, that gave to its score: a turn near it in a
-    conversation, or anything with ``expand``; ``relation`` says what the hit is to it.
+    ``via`` is the memory, ``hops`` away, that raised its score: a nearby turn of a conversation, or with ``expand`` any
+    related memory. ``relation`` is the relation of this hit to it.
     """
 
-    score: Annotated[float, Meta(description="What it is sorted by, effective confidence included")]
+    score: Annotated[float, Meta(description="Sort key, effective confidence included")]
     keyword_score: float | UnsetType = UNSET
     semantic_score: float | UnsetType = UNSET
     hops: int | UnsetType = UNSET
-    via: Annotated[str, Meta(description="The hit that gave to its score")] | UnsetType = UNSET
+    via: Annotated[str, Meta(description="The hit that raised its score")] | UnsetType = UNSET
     relation: (
         Annotated[
             str,
             Meta(
-                description="With `via`, what this is to that hit: parent, child, sibling, entity (both are about the "
-                "same), or the type of the relationship"
+                description="With `via`, relation of this hit to that one: parent, child, sibling, entity (both are "
+                "about the same), or the type of the relationship"
             ),
         ]
         | UnsetType
     ) = UNSET
-    said: Annotated[int, Meta(description="How many of those found say this, if several do")] | UnsetType = UNSET
+    said: Annotated[int, Meta(description="Number of hits that say the same, if more than one")] | UnsetType = UNSET
     why: str | UnsetType = UNSET
-    store: Annotated[str, Meta(description="With `also`, where it is")] | UnsetType = UNSET
+    store: Annotated[str, Meta(description="With `also`, the store of the memory")] | UnsetType = UNSET
 
 
 class RecallAnswer(msgspec.Struct, kw_only=True):
-    """What was recalled, best first. ``degraded``: meaning is judged by words and letters alone."""
+    """Recalled memories, best first. ``degraded``: the vectors come from words and letters only, not a model."""
 
     hits: list[RecalledMemory]
     withheld: Annotated[
         dict[str, int],
         Meta(
-            description="Memories that match and were left out, by why: below_confidence, superseded, merged, "
-            "forgotten, pruned, not_valid, over_budget"
+            description="Matching memories that were left out, counted by reason: below_confidence, superseded, "
+            "merged, forgotten, pruned, not_valid, over_budget"
         ),
     ]
     degraded: bool
-    index_sequence: Annotated[int, Meta(description="The commit that the indexes have seen")]
+    index_sequence: Annotated[int, Meta(description="Last commit in the indexes")]
     took_ms: float
     deleted_entity: Deleted | UnsetType = UNSET
 
 
 class Cluster(msgspec.Struct, kw_only=True):
-    """Memories that are, or would be, one: ``absorbed`` go into ``primary``, which then has the ``content``."""
+    """Memories to merge: ``absorbed`` merge into ``primary``, which then has the ``content``."""
 
     primary: str
     absorbed: list[str]
-    similarity: Annotated[float, Meta(description="The least cosine between two; 1 for equal wording")]
+    similarity: Annotated[float, Meta(description="Smallest cosine of two members; 1 for equal wording")]
     content: str
     tags: list[str]
-    reason: Annotated[str, Meta(description="Why it is left; empty for one that is not")] = ""
+    reason: Annotated[str, Meta(description="Reason why it was not merged; empty if it was")] = ""
 
 
 class Suggestion(msgspec.Struct, frozen=True):
-    """Memories that are near, and were left to a person."""
+    """Similar memories left for review by a person."""
 
     ids: list[str]
     similarity: float
 
 
 class KeptApart(msgspec.Struct, kw_only=True):
-    """Two memories that are near in meaning and that the guard kept apart, with what they differ in."""
+    """Two memories that are near in meaning and that the guard kept apart, with their difference."""
 
     ids: list[str]
     similarity: float
@@ -605,32 +600,32 @@ class KeptApart(msgspec.Struct, kw_only=True):
 
 
 class ConsolidationReport(msgspec.Struct, kw_only=True):
-    """What a consolidation did, or would do.
+    """Result of a consolidation, or its forecast.
 
-    ``plan`` of a dry run can be applied as it is. ``run`` can be undone; it is null where nothing was merged. Without
-    vectors (``near_checked``) only the wording counts.
+    ``plan`` of a dry run can be applied later. ``run`` can be undone; it is null if nothing was merged. Without vectors
+    (``near_checked``), only equal wording is found.
     """
 
     dry_run: bool
     run: str | None
-    plan: Annotated[int, Meta(description="The commit that it was computed from")]
+    plan: Annotated[int, Meta(description="Commit that it was computed from")]
     threshold: float
     clusters_found: int
     memories_merged: Annotated[int, Meta(description="Memories that were merged into others")]
-    memories_deleted: Annotated[int, Meta(description="Memories that were absorbed: withdrawn, not erased")]
+    memories_deleted: Annotated[int, Meta(description="Absorbed memories: withdrawn, not erased")]
     clusters: Annotated[list[Cluster], Meta(description="The first 100")]
     kept_apart: Annotated[
         list[KeptApart], Meta(description="Near pairs that the guard kept apart, nearest first; the first 100")
     ]
     kept_apart_count: int
-    left: Annotated[list[Cluster], Meta(description="Found and not merged, each with its reason; the first 100")]
+    left: Annotated[list[Cluster], Meta(description="Clusters not merged, with the reason; the first 100")]
     near_checked: bool
     sequence: int
     took_ms: float
 
 
 class ConsolidationRun(msgspec.Struct, kw_only=True):
-    """A run of consolidation. ``state``: whether it came to its end, or was undone."""
+    """A consolidation run and its ``state``."""
 
     id: str
     started_at: str
@@ -641,7 +636,7 @@ class ConsolidationRun(msgspec.Struct, kw_only=True):
     clusters: int
     merged: int
     deleted: int
-    suggestions: Annotated[list[Suggestion], Meta(description="Near in meaning, and left to a person")]
+    suggestions: Annotated[list[Suggestion], Meta(description="Similar memories left for review")]
 
 
 class ConsolidationRuns(msgspec.Struct, kw_only=True):
@@ -651,22 +646,22 @@ class ConsolidationRuns(msgspec.Struct, kw_only=True):
 
 
 class ConsolidationUndone(msgspec.Struct, kw_only=True):
-    """What undoing a run brought back; ``skipped`` had been changed since and are as they are, or are gone."""
+    """Result of undoing a run; ``skipped`` memories were changed or deleted since and did not change."""
 
     run: str
-    restored: Annotated[list[str], Meta(description="Memories that are back, the first 100")]
+    restored: Annotated[list[str], Meta(description="Restored memories, the first 100")]
     restored_count: int
     skipped: list[str]
     sequence: int
 
 
 class PruneReport(msgspec.Struct, kw_only=True):
-    """What pruning withdrew or deleted, or with ``dry_run`` would. ``kept`` are those below the threshold that stay."""
+    """Pruned memories, or those to prune with ``dry_run``. ``kept`` counts memories below the threshold that stay."""
 
     dry_run: bool
     mode: Pruning
     threshold: float
     count: int
     ids: Annotated[list[str], Meta(description="The first 100")]
-    kept: Annotated[dict[str, int], Meta(description="By why: pinned, layer, parent, recent")]
+    kept: Annotated[dict[str, int], Meta(description="By reason: pinned, layer, parent, recent")]
     sequence: int

@@ -1,4 +1,4 @@
-"""What memories are about, and how entities are related: now, or as of a commit."""
+"""Entities of memories and relations between entities, currently or as of a commit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 MAX_ENTITY_RELATIONS = 1_000
-"""So many relations of one entity are followed, the strongest ones."""
+"""Maximum number of relations of one entity that are followed, the strongest first."""
 _NON_MEMORY_RELATIONS = (*NON_ENTITY_RELATIONS, CHILD_OF)
 
 
 class EntityAssociations:
-    """The entities of a store at the commit of a reader. ``half_life``, microseconds, is that of relations.
+    """Entities and relations of a store at the commit of a reader; `half_life`, in microseconds, is for relations.
 
-    ``deleted`` is the entity that was asked for, if it was deleted while memories were about it.
+    `deleted` is the requested entity, if it was deleted while memories were about it.
     """
 
     def __init__(
@@ -47,58 +47,60 @@ class EntityAssociations:
         self._is_entity: dict[str, bool] = {}
 
     def entity(self, name: str) -> str:
-        """Return the id of what has a name, another name or an id, or had it when it was deleted.
+        """Return the id of the entity with a name, alias or id, including a deleted one.
 
-        Raises NotFound, Conflict where several have the name, and what `find_deleted` raises.
+        Raises NotFound, Conflict for an ambiguous name, and the errors of `find_deleted`.
         """
         found = self._find(name)
         if found is None or found not in self._reader.valid_nodes([found]):
-            found = self._deleted(name)
+            found = self._find_deleted_id(name)
         if found is None:
             near = self._store.memories.ask(lambda memories, _: memories.names_like(name))
             raise no_entity(near, name, self._store.name)
         return found
 
     def known(self, names: Collection[str]) -> dict[str, list[str]]:
-        """The entities that some folded names stand for, by those names."""
+        """Return the valid entities for some folded names."""
         found = self._store.memories.ask(
             lambda memories, _: {name: [each.id for each in memories.named(name) if each.stands] for name in names}
         )
-        there = self._reader.valid_nodes({node_id for ids in found.values() for node_id in ids})
+        valid = self._reader.valid_nodes({node_id for ids in found.values() for node_id in ids})
         return {
-            name: there_ids for name, ids in found.items() if (there_ids := [each for each in ids if each in there])
+            name: valid_ids for name, ids in found.items() if (valid_ids := [each for each in ids if each in valid])
         }
 
     def related(self, entity: str) -> list[tuple[str, float]]:
-        """The entities that one is related to, and what is left of each relation: its strength times its confidence."""
+        """Return the related entities with the weight of each relation: strength times effective confidence."""
         edges = list(self._relations(entity))
         ends = [edge.target if edge.source == entity else edge.source for edge in edges]
         if new := set(ends) - self._is_entity.keys():
-            there = self._reader.valid_nodes(new)
-            self._is_entity |= {end: end in there and not there[end].is_memory for end in new}
-        return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if self._is_entity[end]]
+            valid = self._reader.valid_nodes(new)
+            self._is_entity |= {end: end in valid and not valid[end].is_memory for end in new}
+        return [
+            (end, self._relation_weight(edge)) for end, edge in zip(ends, edges, strict=True) if self._is_entity[end]
+        ]
 
     def beside(self, memory: str, most: int, apart: tuple[str, ...] = ()) -> list[tuple[str, float, str]]:
-        """What a memory is related to, what is left of each relation, and its type; of one with more nothing.
+        """Return the neighbours of a memory with relation weight and type, or none if it has more than `most`.
 
-        But for relations of some types.
+        Relations of the types in `apart` are skipped.
         """
         edges = list(islice(self._relations(memory, (*_NON_MEMORY_RELATIONS, *apart)), most + 1))
         if len(edges) > most:
             return []
         return [
-            (edge.target if edge.source == memory else edge.source, self._worth(edge), edge.relation_type)
+            (edge.target if edge.source == memory else edge.source, self._relation_weight(edge), edge.relation_type)
             for edge in edges
         ]
 
     def memories(self, entity: str) -> WeightedNodes:
-        """The memories of an entity, whether they are true or not."""
+        """Return the memories about an entity, valid or not."""
         if self.deleted is None or self.deleted.entity.id != entity:
             return self._reader.sources_of(entity, IS_ABOUT)
-        there = self._reader.valid_nodes(self.deleted.memories)
-        return NodeWeights({each: relevance for each, relevance in self.deleted.memories.items() if each in there})
+        valid = self._reader.valid_nodes(self.deleted.memories)
+        return NodeWeights({each: relevance for each, relevance in self.deleted.memories.items() if each in valid})
 
-    def _deleted(self, name: str) -> str | None:
+    def _find_deleted_id(self, name: str) -> str | None:
         found = find_deleted(self._historian, self._store, name)
         if found is None or found.entity.id in self._reader.valid_nodes([found.entity.id]):
             return None if found is None else found.entity.id
@@ -107,7 +109,7 @@ class EntityAssociations:
         self.deleted = found
         return found.entity.id
 
-    def _worth(self, edge: EdgeRow) -> float:
+    def _relation_weight(self, edge: EdgeRow) -> float:
         strength = min(max(edge.weight, 0.0), 1.0)
         if edge.extras is None or edge.extras.confidence is None:
             return strength
@@ -115,35 +117,35 @@ class EntityAssociations:
         return strength * effective(Confidence(edge.extras.confidence, since), self._now, self._half_life)
 
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
-        """Whom and what some memories are about, each most relevant first."""
+        """Return the entities that some memories are about, most relevant first."""
         return memory_entities(self._reader, memories)
 
     def turns(self, memories: Sequence[str]) -> Neighbours:
-        """What is said right before and behind some turns of conversations, of each at most about 33; else nothing."""
+        """Return the previous and next turns of some turns of conversations, about 33 each at most."""
         found: dict[str, list[tuple[str, float]]] = {}
         for turn, edge in self._reader.incident_of(memories, RELATION_NEXT):
             found.setdefault(turn, []).append((edge.target if edge.source == turn else edge.source, edge.weight))
         return found
 
     def _find(self, name: str) -> str | None:
-        """The id of what is called so; what is called how is known of now alone. Raises Conflict for several."""
+        """Return the id of the entity with a name; past names are not known. Raises Conflict for an ambiguous name."""
         with self._reader.current_rows() as rows:
-            found = _called(self._store, rows, name, self._now)
+            found = _find_current(self._store, rows, name, self._now)
         return self._reader.find_former(name) if found is None else found
 
     def _relations(self, entity: str, apart: tuple[str, ...] = NON_ENTITY_RELATIONS) -> Iterable[EdgeRow]:
-        """The true relations of a node, in either direction, but for those of some types."""
+        """Return the current relations of a node in either direction, except some types."""
         return self._reader.strongest_edges(entity, apart, MAX_ENTITY_RELATIONS)
 
 
-def _called(store: OpenStore, rows: Rows, text: str, now: int) -> str | None:
-    """The entity with an id, else the one that is called so. Raises Conflict where several are."""
+def _find_current(store: OpenStore, rows: Rows, text: str, now: int) -> str | None:
+    """Return the id of the entity with an id or name, or None. Raises Conflict for an ambiguous name."""
     draft = MemoryDraft(PendingState(rows, store.memories, now))
     by_id = draft.there((text,))
     return by_id[0].id if by_id else draft.met(text)
 
 
 def memory_entities(reader: GraphReader, memories: Collection[str]) -> dict[str, list[MemoryEntity]]:
-    """Whom and what some memories are about, each most relevant first."""
+    """Return the entities that some memories are about, most relevant first."""
     edges = reader.outgoing_of(memories, (IS_ABOUT,))
     return entities_among(edges, reader.nodes({edge.target for edge in edges}))

@@ -1,9 +1,8 @@
-"""Where memories belong that nobody has placed: below which concept, and which of them make a concept of their own.
+"""Placement of memories below concepts, and clusters of memories that form new concepts.
 
-A name says little: of 240 sentences on 20 topics none had a cosine of 0.6 with the name of its topic, and their mean
-was 0.27. So each memory is first drawn towards those nearest to it, which say together what one alone does not; what
-counts is how far it stands out from all other memories of the same concept, and how far that is ahead of any other
-concept; and what stands below a concept speaks for it beside its name, as does what was placed there for certain.
+The name of a concept alone is weak evidence. Each memory is first smoothed with its nearest neighbours. A score then
+measures how far a memory exceeds the usual similarity of all memories to a concept, and its lead over other concepts.
+The children of a concept represent it together with its own text (docs/adr/0024).
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ Numbers = NDArray[np.floating]
 
 CLUSTER_NEIGHBOURS = 5
 MIN_CONCEPT_MEMORIES = 3
-"""So many memories make a concept."""
+"""Minimum number of memories of a new concept."""
 MIN_SCORE_LEAD = 0.05
-"""A memory is put below a concept if that is so much better than any other."""
+"""Minimum lead of a score over the next best concept for a certain placement."""
 _CERTAIN_SCORE = 0.7
 _OWN_TEXT_WEIGHT = 0.6
-"""Weight of a concept's own text, beside what stands below it."""
+"""Weight of a concept's own text against its children."""
 _SHARED_WEIGHT = 0.1
-_USUAL, _SPREAD, _WORTH = 0.05, 0.1, 10
-"""The cosines that a concept is taken to have with memories of other topics, as if that had been seen of ten."""
+_PRIOR_MEAN, _PRIOR_SPREAD, _PRIOR_COUNT = 0.05, 0.1, 10
+"""Prior of the cosine between a concept and memories of other topics: mean, spread, and weight in observations."""
 _MAX_CONCEPT_SHARE = 0.08
-"""What seems to belong to a concept is at most such a part of the memories that say what is usual."""
-_STANDS_OUT, _IS_AHEAD, _LEAST = 0.9, 0.75, 2.5
-"""The score is the chance that a place is right, fitted to sentences of many topics (docs/adr/0024)."""
+"""Assumed maximum fraction of memories that belong to one concept, in the estimate of usual similarity."""
+_EVIDENCE_COEFFICIENT, _LEAD_COEFFICIENT, _INTERCEPT = 0.9, 0.75, 2.5
+"""Logistic coefficients: the score is the probability of a correct placement (docs/adr/0024)."""
 _PLACED_VECTORS_BATCH_SIZE = 1_000
 _CONCEPTS_BATCH_SIZE = 100
 _MAX_SIMILAR_PAIRS = 500_000
 
 
 class ConceptScores(NamedTuple):
-    """The best concept of a memory and the next best, by their numbers, -1 where there is none; scores are 0 to 1."""
+    """Indices of the best and second best concept of a memory, -1 if none exists; scores are 0 to 1."""
 
     best: int
     score: float
@@ -50,34 +49,34 @@ class ConceptScores(NamedTuple):
     second_score: float
 
     def is_certain(self, least: float) -> bool:
-        """Whether the score is at least this, and so much better than any other."""
+        """Return whether the score reaches a minimum and has the minimum lead."""
         return self.score >= least and self.score - self.second_score >= MIN_SCORE_LEAD
 
 
 def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], shared: Numbers) -> list[ConceptScores]:
-    """The best concept of each memory, of at least one.
+    """Return the best concepts of each memory; at least one concept is required.
 
-    ``below`` are some that stand below each concept already; ``shared`` is which part of the entities that a memory is
-    about are met below each concept, shape (memories, concepts).
+    `below` are vectors of some children of each concept; `shared` is the fraction of a memory's entities that occur
+    below each concept, shape (memories, concepts).
     """
-    drawn = np.mean([memories, *_drawn(memories, 1.0, 3)], axis=0)
-    own = _outstanding(drawn @ concepts.T + _SHARED_WEIGHT * shared)
+    drawn = np.mean([memories, *_smooth(memories, 1.0, 3)], axis=0)
+    own = _standardize(drawn @ concepts.T + _SHARED_WEIGHT * shared)
 
-    def beside(some: Sequence[Vectors]) -> list[ConceptScores]:
-        return _ranked(
-            _OWN_TEXT_WEIGHT * own + (1 - _OWN_TEXT_WEIGHT) * _outstanding(drawn @ _centres(concepts, some).T)
+    def score_with(some: Sequence[Vectors]) -> list[ConceptScores]:
+        return _rank_concepts(
+            _OWN_TEXT_WEIGHT * own + (1 - _OWN_TEXT_WEIGHT) * _standardize(drawn @ _child_centroids(concepts, some).T)
         )
 
-    found = beside(below) if any(map(len, below)) else _ranked(own)
+    found = score_with(below) if any(map(len, below)) else _rank_concepts(own)
     certain = np.array([place.best if place.is_certain(_CERTAIN_SCORE) else -1 for place in found])
-    return beside([np.concatenate([some, memories[certain == at]]) for at, some in enumerate(below)])
+    return score_with([np.concatenate([some, memories[certain == at]]) for at, some in enumerate(below)])
 
 
 def groups(memories: Vectors, threshold: float) -> list[list[int]]:
-    """Memories that are near each other, by their numbers: at least three, each two nearer than the threshold."""
-    *_, drawn = _drawn(memories, 2.0, 3)
+    """Return clusters of at least three memories, as indices, in which each pair exceeds the threshold."""
+    *_, drawn = _smooth(memories, 2.0, 3)
     pairs: dict[tuple[str, str], float] = {}
-    for first, near in _blocks(drawn):
+    for first, near in _iterate_cosines(drawn):
         near[near < threshold] = -1
         for one, other in np.argwhere(near >= threshold).tolist():
             if first + one < other:
@@ -91,54 +90,54 @@ def _key(number: int) -> str:
     return f"{number:09}"
 
 
-def _drawn(memories: Vectors, pull: float, times: int) -> Iterator[Vectors]:
-    """Memories drawn towards those nearest to them, several times over: what becomes of them each time."""
+def _smooth(memories: Vectors, pull: float, times: int) -> Iterator[Vectors]:
+    """Yield the memories after each of `times` smoothing steps towards their nearest neighbours."""
     drawn = memories
     count = min(CLUSTER_NEIGHBOURS, len(memories) - 1)
     for _ in range(times):
         towards = np.empty_like(memories)
-        for first, near in _blocks(drawn):
+        for first, near in _iterate_cosines(drawn):
             rows = np.arange(len(near))[:, None]
             near[rows[:, 0], rows[:, 0] + first] = -1
             nearest = np.argpartition(-near, count - 1, axis=1)[:, :count]
             weights = np.clip(near[rows, nearest], 0, None)
             weights /= weights.sum(axis=1, keepdims=True) + 1e-9
             towards[first : first + len(near)] = np.einsum("ij,ijk->ik", weights, drawn[nearest])
-        drawn = _of_length_one((memories + pull * towards).astype(np.float32))
+        drawn = _normalize((memories + pull * towards).astype(np.float32))
         yield drawn
 
 
-def _blocks(vectors: Vectors) -> Iterator[tuple[int, Numbers]]:
-    """Cosines of some vectors with all: the number of the first of them, and the cosines."""
+def _iterate_cosines(vectors: Vectors) -> Iterator[tuple[int, Numbers]]:
+    """Yield cosines of batches of vectors with all vectors, with the index of the first of each batch."""
     for first, end in pairwise([*range(0, len(vectors), _PLACED_VECTORS_BATCH_SIZE), len(vectors)]):
         yield first, vectors[first:end] @ vectors.T
 
 
-def _centres(concepts: Vectors, below: Sequence[Vectors]) -> Vectors:
-    """What stands below each concept, as one; where that is fewer than two, the concept itself."""
+def _child_centroids(concepts: Vectors, below: Sequence[Vectors]) -> Vectors:
+    """Return the mean vector of each concept's children; the concept's own vector if it has fewer than two."""
     return np.stack(
         [
-            concept if len(some) <= 1 else _of_length_one(some.mean(axis=0, keepdims=True))[0]
+            concept if len(some) <= 1 else _normalize(some.mean(axis=0, keepdims=True))[0]
             for concept, some in zip(concepts, below, strict=True)
         ]
     )
 
 
-def _outstanding(evidence: Numbers) -> Numbers:
-    """By how much the evidence for each concept stands out from that for the same concept of all memories, in place."""
+def _standardize(evidence: Numbers) -> Numbers:
+    """Standardize the evidence for each concept over all memories, in place."""
     for first in range(0, evidence.shape[1], _CONCEPTS_BATCH_SIZE):
         some = evidence[:, first : first + _CONCEPTS_BATCH_SIZE]
         weights = _weights(some)
-        total = weights.sum(axis=0) + _WORTH
-        usual = ((weights * some).sum(axis=0) + _WORTH * _USUAL) / total
-        squares = ((weights * (some - usual) ** 2).sum(axis=0) + _WORTH * _SPREAD**2) / total
+        total = weights.sum(axis=0) + _PRIOR_COUNT
+        usual = ((weights * some).sum(axis=0) + _PRIOR_COUNT * _PRIOR_MEAN) / total
+        squares = ((weights * (some - usual) ** 2).sum(axis=0) + _PRIOR_COUNT * _PRIOR_SPREAD**2) / total
         some -= usual
-        some /= np.sqrt((squares + _SPREAD**2) / 2)
+        some /= np.sqrt((squares + _PRIOR_SPREAD**2) / 2)
     return evidence
 
 
 def _weights(evidence: Numbers) -> Numbers:
-    """What each memory counts for in what is usual: where topics are few, what belongs to one is not usual for it."""
+    """Return the weight of each memory in the usual similarity; likely members of a small topic count less."""
     few = min(len(evidence), max(MIN_CONCEPT_MEMORIES, len(evidence) // 50))
     most = np.partition(evidence, -few, axis=0)[-few:].mean(axis=0)
     seems = evidence >= (np.median(evidence, axis=0) + most) / 2
@@ -146,8 +145,8 @@ def _weights(evidence: Numbers) -> Numbers:
     return np.where(seems, np.minimum(1, _MAX_CONCEPT_SHARE / (1 - _MAX_CONCEPT_SHARE) * (1 - part) / part), 1)
 
 
-def _ranked(evidence: Numbers) -> list[ConceptScores]:
-    """A place is good when there is much for it, and more than for any other."""
+def _rank_concepts(evidence: Numbers) -> list[ConceptScores]:
+    """Return the two best concepts of each memory; a high score needs strong evidence and a lead."""
     rows = np.arange(len(evidence))
     best = evidence.argmax(axis=1)
     most = evidence[rows, best]
@@ -162,9 +161,9 @@ def _ranked(evidence: Numbers) -> list[ConceptScores]:
 
 
 def _scores(evidence: Numbers, ahead: Numbers) -> list[float]:
-    chances = 1 / (1 + np.exp(_LEAST - _STANDS_OUT * evidence - _IS_AHEAD * ahead))
+    chances = 1 / (1 + np.exp(_INTERCEPT - _EVIDENCE_COEFFICIENT * evidence - _LEAD_COEFFICIENT * ahead))
     return [round(float(chance), 4) for chance in chances]
 
 
-def _of_length_one(vectors: Vectors) -> Vectors:
+def _normalize(vectors: Vectors) -> Vectors:
     return vectors / (np.linalg.norm(vectors, axis=-1, keepdims=True).astype(np.float32) + np.float32(1e-9))

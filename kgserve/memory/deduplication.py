@@ -1,6 +1,6 @@
-"""Deciding what a memory that is to be stored comes to: a new one, one that says so, or one that takes it in.
+"""Deduplication: whether a memory to store is new, repeats an existing one, or merges into one.
 
-A draft is what a write by names comes to, while it is decided: the rows ahead of it under those that it is to write.
+A draft is a write under construction. It overlays the rows to write on the pending state of the store.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from kgserve.storage.model.soft_delete import edge_brought_back, is_live
 from kgserve.stores.pending_state import PendingState
 
 _MAX_QUOTED_CANDIDATES = 10
-"""So many candidates are told of."""
+"""Entities that an error about an ambiguous name lists."""
 
 
 class MemoryDraft:
-    """Nodes and edges to write, each once, with what is looked up on the way. For the writing thread."""
+    """Nodes and edges to write in one batch, overlaid on the pending state. Use it in the writer thread only."""
 
     def __init__(self, ahead: PendingState) -> None:
         self.ahead = ahead
@@ -53,61 +53,65 @@ class MemoryDraft:
         self._nodes: dict[str, NodePut] = {}
         self._rows: dict[str, NodeRow] = {}
         self._edges: dict[EdgeKey, EdgePut] = {}
-        self._gone: dict[EdgeKey, None] = {}
+        self._dropped_edges: dict[EdgeKey, None] = {}
         self._edges_at: dict[str, dict[EdgeKey, None]] = {}
-        # As they are ahead of the draft, which does not change while it is made.
-        self._there_from: dict[str, dict[EdgeKey, EdgePut]] = {}
-        self._there_to: dict[tuple[str, str], dict[EdgeKey, None]] = {}
+        # State of the pending writes, which does not change while the draft is built.
+        self._existing_from: dict[str, dict[EdgeKey, EdgePut]] = {}
+        self._existing_sources: dict[tuple[str, str], dict[EdgeKey, None]] = {}
         self._by_name: dict[str, list[str]] = {}
 
     def batch(self) -> WriteBatch:
-        """The write."""
+        """Return the batch of the draft."""
         nodes, edges = [*self._nodes.values()], [*self._edges.values()]
         return WriteBatch(
             nodes=nodes,
             edges=edges,
-            delete_edges=[*self._gone],
+            delete_edges=[*self._dropped_edges],
             accesses=[*self.accesses.values()],
             touch=False,
             cost=cost(nodes, edges),
         )
 
     def node(self, node_id: str) -> NodeRow | None:
-        """A node as it will be."""
+        """Return a node as the draft leaves it."""
         return self._rows.get(node_id) or self.ahead.node(node_id)
 
     def edge(self, key: EdgeKey) -> EdgePut | EdgeRow | None:
-        """An edge as it will be, or as it is to be put."""
-        return self._edges.get(key) or (None if key in self._gone else self.ahead.edges((key,)).get(key))
+        """Return an edge as the draft leaves it."""
+        return self._edges.get(key) or (None if key in self._dropped_edges else self.ahead.edges((key,)).get(key))
 
     def edges_from(self, node_id: str) -> list[EdgePut]:
-        """The edges that will lead from a node, each as a put that makes it again."""
-        if (known := self._there_from.get(node_id)) is None:
+        """Return the edges that leave a node after the draft, each as a put that recreates it."""
+        if (known := self._existing_from.get(node_id)) is None:
             known = {edge.key: edge_again(edge, edge.key) for edge in self.ahead.edges_from(node_id)}
-            self._there_from[node_id] = known
-        there = known.copy()
+            self._existing_from[node_id] = known
+        edges = known.copy()
         for key in self._edges_at.get(node_id, ()):
             if key[0] == node_id:
-                earlier, put = there.pop(key, None), self._edges.get(key)
+                earlier, put = edges.pop(key, None), self._edges.get(key)
                 if put is not None:
-                    there[key] = put if earlier is None or key in self._gone else put.over(earlier)
-        return [*there.values()]
+                    edges[key] = put if earlier is None or key in self._dropped_edges else put.over(earlier)
+        return [*edges.values()]
 
     def sources(self, node_id: str, kind: str) -> list[str]:
-        """The nodes from which edges of a kind will lead to a node."""
-        if (there := self._there_to.get((node_id, kind))) is None:
-            there = dict.fromkeys(edge.key for edge in self.ahead.edges_to(node_id, kind))
-            self._there_to[node_id, kind] = there
+        """Return the ids of the nodes with an edge of a kind to a node after the draft."""
+        if (existing := self._existing_sources.get((node_id, kind))) is None:
+            existing = dict.fromkeys(edge.key for edge in self.ahead.edges_to(node_id, kind))
+            self._existing_sources[node_id, kind] = existing
         mine = dict.fromkeys(key for key in self._edges_at.get(node_id, ()) if key[1:] == (node_id, kind))
-        return [key[0] for key in there | mine if key in self._edges or (key in there and key not in self._gone)]
+        return [
+            key[0]
+            for key in existing | mine
+            if key in self._edges or (key in existing and key not in self._dropped_edges)
+        ]
 
     def about(self, memory: str) -> dict[str, float]:
-        """The entities that a memory will be about, with how much."""
+        """Return the entities that a memory is about after the draft, with the relevance of each."""
         found = (put for put in self.edges_from(memory) if put.key[2] == IS_ABOUT)
         return {put.key[1]: 1.0 if put.weight is None else put.weight for put in found}
 
     def put_node(self, put: NodePut) -> NodeRow:
-        """Write a node, or more of it; its row then, but for what the store keeps itself."""
+        """Write a node or add to it; return its row without the fields that the store sets."""
         old, earlier = self.node(put.id), self._nodes.get(put.id)
         self._nodes[put.id] = put if earlier is None else put.over(earlier)
         created = self.ahead.now if old is None else old.created_at
@@ -127,49 +131,49 @@ class MemoryDraft:
         return row
 
     def put_edge(self, put: EdgePut) -> None:
-        """Write an edge, or more of it."""
+        """Write an edge or add to it."""
         earlier = self._edges.get(put.key)
         self._edges[put.key] = put if earlier is None else put.over(earlier)
-        self._note(put.key)
+        self._note_edge(put.key)
 
     def drop_edge(self, key: EdgeKey) -> None:
-        """Take an edge away."""
+        """Delete an edge."""
         self._edges.pop(key, None)
-        self._gone[key] = None
-        self._note(key)
+        self._dropped_edges[key] = None
+        self._note_edge(key)
 
-    def _note(self, key: EdgeKey) -> None:
+    def _note_edge(self, key: EdgeKey) -> None:
         for end in key[:2]:
             self._edges_at.setdefault(end, {})[key] = None
 
     # Named entities
 
     def entity(self, name: str, entity_type: str = UNKNOWN_TYPE) -> str:
-        """The id of the entity that is called so; it is made if there is none. Raises Conflict where several are.
+        """Return the id of the entity with a name; create it if none exists. Raises Conflict if several exist.
 
-        One whose type nobody knows is given the type. Of one type there is one entity of a name, in any spelling.
+        An entity of unknown type receives `entity_type`. Each name exists once per type, in any spelling.
         """
         found = self.find(name)
         if entity_type == UNKNOWN_TYPE:
-            return self._only(name, found).id if found else self._new(name, UNKNOWN_TYPE)
+            return self._unambiguous(name, found).id if found else self._create_entity(name, UNKNOWN_TYPE)
         same = [row for row in found if row.type == entity_type]
         if same:
-            return self._only(name, same).id
+            return self._unambiguous(name, same).id
         unknown = [row for row in found if row.type == UNKNOWN_TYPE]
         if unknown:
             return self.put_node(NodePut(0, unknown[0].id, entity_type)).id
-        return self._new(name, entity_type)
+        return self._create_entity(name, entity_type)
 
     def met(self, name: str) -> str | None:
-        """As `entity`, of one that is there; None where none is."""
+        """Return the id of the entity with a name, or None. Raises Conflict if several exist."""
         found = self.find(name)
-        return self._only(name, found).id if found else None
+        return self._unambiguous(name, found).id if found else None
 
     def find(self, name: str) -> list[NodeRow]:
-        """The entities called so: by that very name, else another spelling, an alias, or their id."""
+        """Return the entities with a name: exact, then in another spelling, then by alias, then by id."""
         wanted = folded(name)
         ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(wanted, ()))
-        # One that was merged has its name still, and means the one that took its place.
+        # A merged entity keeps its name, which then refers to the entity that absorbed it.
         rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
         tests: tuple[Callable[[NodeRow], bool], ...] = (
             lambda row: _name(row) == name,
@@ -182,19 +186,19 @@ class MemoryDraft:
         return self.there((name,))
 
     def there(self, ids: Iterable[str]) -> list[NodeRow]:
-        """Those of some nodes that are entities, each where merges have brought it to."""
+        """Return the active entities among some nodes, after following merge redirects."""
         survivors = dict.fromkeys(map(self.ahead.survivor, ids))
         rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)
         return [row for row in rows if not row.is_memory and not is_withdrawn(row.extras)]
 
-    def _only(self, name: str, found: list[NodeRow]) -> NodeRow:
+    def _unambiguous(self, name: str, found: list[NodeRow]) -> NodeRow:
         known = [row for row in found if row.type != UNKNOWN_TYPE] or found
         if len(known) > 1:
             some = ", ".join(f"{row.id!r} ({row.type})" for row in known[:_MAX_QUOTED_CANDIDATES])
-            raise Conflict(f"{name!r} names {len(known)} entities: {some}; use an id, or say the type that is meant")
+            raise Conflict(f"{name!r} is the name of {len(known)} entities: {some}; use an id or give the type")
         return known[0]
 
-    def _new(self, name: str, entity_type: str) -> str:
+    def _create_entity(self, name: str, entity_type: str) -> str:
         self.made.append(node_id := self._free_id(name, entity_type))
         self.put_node(NodePut(0, node_id, entity_type, "", NO_ATTRIBUTES, extras=NodeExtrasPut(name=name)))
         return node_id
@@ -214,10 +218,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory to store, checked: ``node`` is what it is if it is new.
+    """A validated memory to store; `node` is its content if it is new.
 
-    ``parent`` is the id of the memory that it is to stand below. ``near`` are those that the index knows near it, with
-    their cosine; ``vector`` is its own. Both may be missing.
+    `parent` is the id of its parent. `near` are the nearest memories in the index with their cosines; `vector` is its
+    own vector. Both may be absent.
     """
 
     node: NodePut
@@ -230,50 +234,49 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> str:
-        """What it says."""
+        """Text of the memory."""
         return self.node.content or ""
 
     @property
     def asks_who_says_it(self) -> bool:
-        """Whether another memory may take it in."""
+        """True if the memory may merge into another one."""
         return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE_LAYER)
 
     @property
     def extras(self) -> NodeExtras:
-        """What it has besides, if it is new."""
+        """Extra fields of the memory if it is new."""
         return NO_EXTRAS if self.node.extras is None else self.node.extras.onto(NO_EXTRAS)
 
 
 class StoredDraft(NamedTuple):
-    """What became of a memory: ``id`` is the one that holds it."""
+    """Result of storing a memory; `id` is the memory that holds it."""
 
     id: str
     outcome: Outcome
 
 
 class Deduplicator(MemoryDraft):
-    """Memories that are stored together, each as if it came after those before it.
+    """Decisions for memories that are stored together, each after the ones before it.
 
-    ``used`` are those that were met again, each with the confidence that it has come with.
+    `used` maps the existing memories that matched to the confidence of the new ones.
     """
 
     def __init__(self, ahead: PendingState, recent: RecentVectors) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
         self.places = ParentAssignments(self)
-        self._holders: dict[str, str] = {}
+        self._holder_ids: dict[str, str] = {}
         self._recent = recent
         self._by_text: dict[bytes, list[str]] = {}
 
     def store(self, put: MemoryPut) -> StoredDraft:
-        """Decide one. Raises NotFound for a parent that is not there.
+        """Decide and draft one memory. Raises NotFound if its parent does not exist.
 
-        Raises Conflict for a name of several entities, for an id of something else, and where it cannot stand below
-        its parent.
+        Raises Conflict for an ambiguous entity name, for an id that holds another text, and for an invalid parent.
         """
-        parent = self.places.find(self._holders.get(put.parent, put.parent)) if put.parent else None
+        parent = self.places.find(self._holder_ids.get(put.parent, put.parent)) if put.parent else None
         stored = self._store(put)
-        self._holders[put.node.id] = stored.id
+        self._holder_ids[put.node.id] = stored.id
         if parent is not None and (row := self.node(stored.id)) is not None:
             place = self.places.put if stored.outcome == "created" else self.places.add
             place(row, parent)
@@ -283,8 +286,8 @@ class Deduplicator(MemoryDraft):
         about = self._about(put)
         own = self.node(put.node.id)
         if own is not None:
-            return self._again(put, own, about)
-        same = self._same(put, about)
+            return self._store_existing_id(put, own, about)
+        same = self._find_equal(put, about)
         return self._create(put, about) if same is None else self._merge(put, same, about)
 
     def _about(self, put: MemoryPut) -> dict[str, float]:
@@ -303,30 +306,30 @@ class Deduplicator(MemoryDraft):
             self._recent.add(row.id, put.vector)
         return StoredDraft(row.id, "created")
 
-    def _again(self, put: MemoryPut, own: NodeRow, about: Mapping[str, float]) -> StoredDraft:
-        """A memory whose id is there already. A node that is no memory yet becomes one."""
+    def _store_existing_id(self, put: MemoryPut, own: NodeRow, about: Mapping[str, float]) -> StoredDraft:
+        """Store a memory whose id exists; another kind of node becomes a memory."""
         if not own.is_memory:
             return self._create(put, about)
         survivor = self.ahead.survivor(own.id)
         row = self.node(survivor) if survivor != own.id else own
         if row is None or text_hash(own.content) != text_hash(put.content):
-            raise Conflict(f"memory {own.id!r} is there and says something else: update it, or leave the id out")
+            raise Conflict(f"memory {own.id!r} exists with another text: update it, or omit the id")
         if row.extras is not None and row.extras.ended:
-            raise Conflict(f"memory {own.id!r} is there and was {row.extras.ended}: store it under another id")
+            raise Conflict(f"memory {own.id!r} exists and was {row.extras.ended}: store the text under another id")
         return self._merge(put, row, about, absorbs=False)
 
     def _merge(self, put: MemoryPut, row: NodeRow, about: Mapping[str, float], *, absorbs: bool = True) -> StoredDraft:
-        """The older one stays, with its wording; another wording is kept as a memory that was absorbed."""
+        """Keep the older memory with its wording; another wording is stored as an absorbed memory."""
         extras = put.extras
         self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
-        self._take_over(row, extras, put.node.attributes or NO_ATTRIBUTES)
+        self._add_fields(row, extras, put.node.attributes or NO_ATTRIBUTES)
         self.associate(row.id, about)
         if not absorbs or text_hash(row.content) == text_hash(put.content):
             return StoredDraft(row.id, "duplicate")
         self._absorb(put, row.id)
         return StoredDraft(row.id, "merged")
 
-    def _take_over(self, row: NodeRow, extras: NodeExtras, attributes: str) -> None:
+    def _add_fields(self, row: NodeRow, extras: NodeExtras, attributes: str) -> None:
         own = row.extras or NO_EXTRAS
         united = tuple(dict.fromkeys((*own.tags, *extras.tags)))[:MAX_TAGS]
         joined, layer = united_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
@@ -360,20 +363,24 @@ class Deduplicator(MemoryDraft):
         self.put_edge(EdgePut(0, (put.node.id, into, MERGED_INTO)))
 
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
-        """Have a memory be about entities at least so much."""
+        """Make a memory be about entities with at least the given relevance."""
         for entity, relevance in about.items():
             key = (memory, entity, IS_ABOUT)
-            there = self.edge(key)
-            if there is None or (there.weight or 0.0) < relevance:
+            existing = self.edge(key)
+            if existing is None or (existing.weight or 0.0) < relevance:
                 self.put_edge(EdgePut(0, key, relevance))
 
-    # What says the same
+    # Equal statements
 
-    def _same(self, put: MemoryPut, about: Mapping[str, float]) -> NodeRow | None:
-        """The oldest memory that takes this one in."""
+    def _find_equal(self, put: MemoryPut, about: Mapping[str, float]) -> NodeRow | None:
+        """Return the oldest memory that can absorb this one."""
         if not put.asks_who_says_it:
             return None
-        found = [row for row in self._candidates(put) if self._takes(row, put) and self._agrees(row.id, about)]
+        found = [
+            row
+            for row in self._candidates(put)
+            if self._can_absorb(row, put) and self._has_same_entities(row.id, about)
+        ]
         return min(found, key=lambda row: (row.created_at, row.id), default=None)
 
     def _candidates(self, put: MemoryPut) -> Iterable[NodeRow]:
@@ -385,14 +392,14 @@ class Deduplicator(MemoryDraft):
         return [self._rows.get(node_id, row) for node_id, row in found.items()]
 
     def _near(self, put: MemoryPut) -> set[str]:
-        """Those that are near enough to be one with it, where that counts."""
+        """Return memories near enough to merge, if the policy compares vectors."""
         if put.dedup != "similarity" or put.vector is None:
             return set()
         known = {node_id for node_id, similarity in put.near.items() if similarity > put.threshold}
         return known | self._recent.near(put.vector, put.threshold).keys()
 
-    def _takes(self, row: NodeRow, put: MemoryPut) -> bool:
-        """Whether a memory may take another one in, and says the same as far as the policy goes."""
+    def _can_absorb(self, row: NodeRow, put: MemoryPut) -> bool:
+        """Return whether a memory says the same, as the policy defines it, and may absorb the other one."""
         extras = row.extras
         layer = put.extras.layer
         if not row.is_memory or extras is None or extras.ended or not can_share_layer(extras.layer, layer):
@@ -405,11 +412,11 @@ class Deduplicator(MemoryDraft):
         alike = share and fingerprint(row.content) == fingerprint(put.content)
         return alike or row.id in self._near(put)
 
-    def _agrees(self, memory: str, about: Mapping[str, float]) -> bool:
-        """Whether a memory is about nobody else of the same name."""
-        there = {folded(name): entity for entity, name in self._names(self.about(memory))}
+    def _has_same_entities(self, memory: str, about: Mapping[str, float]) -> bool:
+        """Return whether a memory is about no other entity of the same name."""
+        current = {folded(name): entity for entity, name in self._names(self.about(memory))}
         new = ((folded(name), entity) for entity, name in self._names(about))
-        return all(there.get(name, entity) == entity for name, entity in new)
+        return all(current.get(name, entity) == entity for name, entity in new)
 
     def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
         rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
@@ -417,7 +424,7 @@ class Deduplicator(MemoryDraft):
 
 
 def united_attributes(old: str, new: str) -> str:
-    """The attributes of both, of the new ones first; the old ones alone where both are too much."""
+    """Return the union of two attribute objects, new values first; the old ones alone if the union is too large."""
     if new in {NO_ATTRIBUTES, old}:
         return old
     joined = _encode(decode_json(old, dict[str, object]) | decode_json(new, dict[str, object]))
@@ -425,41 +432,41 @@ def united_attributes(old: str, new: str) -> str:
 
 
 class ParentAssignments:
-    """Where the memories of a draft are to stand. For the writing thread."""
+    """Parents of the memories of a draft. Use it in the writer thread only."""
 
     def __init__(self, draft: MemoryDraft) -> None:
         self._draft = draft
         self._placed: dict[str, str] = {}
 
     def parent(self, memory: str) -> NodeRow | None:
-        """What a memory will stand below."""
+        """Return the parent of a memory after the draft."""
         if (placed := self._placed.get(memory)) is not None:
             return self._draft.node(placed) if placed else None
         edges = self._draft.ahead.upward(memory)
-        there = {parent: row for parent in edges if is_live(row := self._draft.node(parent))}
-        edge = newest(edge for parent, edge in edges.items() if parent in there)
+        parents = {parent: row for parent in edges if is_live(row := self._draft.node(parent))}
+        edge = newest(edge for parent, edge in edges.items() if parent in parents)
         self._placed[memory] = "" if edge is None else edge.target
-        return None if edge is None else there[edge.target]
+        return None if edge is None else parents[edge.target]
 
     def find(self, parent_id: str) -> NodeRow:
-        """A memory that others may stand below, or the one that has taken it in. Raises NotFound and Conflict."""
+        """Return an active memory that can be a parent, after following merges. Raises NotFound and Conflict."""
         row = self._draft.node(self._draft.ahead.survivor(parent_id))
         if row is None:
             raise NotFound(f"parent_id: there is no memory {parent_id!r}")
         if not row.is_memory:
-            raise Conflict(f"parent_id: node {parent_id!r} is no memory")
+            raise Conflict(f"parent_id: node {parent_id!r} is not a memory")
         if not is_live(row):
             extras = row.extras or NO_EXTRAS
             why = f"is a former version of {extras.belongs_to!r}" if extras.belongs_to else f"was {extras.ended}"
-            raise Conflict(f"parent_id: memory {parent_id!r} {why}; nothing can stand below it")
+            raise Conflict(f"parent_id: memory {parent_id!r} {why}; it cannot be a parent")
         return row
 
     def put(self, child: NodeRow, parent: NodeRow | None) -> None:
-        """Have a memory stand below another one and no other, or below none. Raises Conflict."""
+        """Make `parent` the only parent of a memory, or remove its parent. Raises Conflict."""
         if parent is not None:
             self._check(child, parent)
-        there = self._draft.ahead.upward(child.id)
-        for target in there:
+        upward = self._draft.ahead.upward(child.id)
+        for target in upward:
             row = self._draft.node(target)
             if (parent is None or target != parent.id) and row is not None and row.is_memory:
                 self._draft.drop_edge((child.id, target, CHILD_OF))
@@ -468,19 +475,19 @@ class ParentAssignments:
                 self._draft.drop_edge((child.id, target, CHILD_OF))
         if (own := self._placed.get(child.id)) and (parent is None or own != parent.id):
             self._draft.drop_edge((child.id, own, CHILD_OF))
-        if parent is not None and parent.id not in there:
+        if parent is not None and parent.id not in upward:
             self._draft.put_edge(
-                EdgePut(0, (child.id, parent.id, CHILD_OF), extras=_for_good(self._draft, child, parent))
+                EdgePut(0, (child.id, parent.id, CHILD_OF), extras=_without_end(self._draft, child, parent))
             )
         self._placed[child.id] = "" if parent is None else parent.id
 
     def _withdrawn(self, child: str) -> list[str]:
-        """Forgotten memories that it stood below: it is not to be below them again when they come back."""
+        """Return its forgotten parents, whose edges would otherwise return when they are restored."""
         edges = (edge for edge in self._draft.ahead.edges_from(child) if edge.relation_type == CHILD_OF)
         return [edge.target for edge in edges if edge_brought_back(edge) is not None]
 
     def add(self, child: NodeRow, parent: NodeRow) -> None:
-        """The same for a memory that stands below none yet, if it can stand there."""
+        """Set the parent of a memory that has none, if the hierarchy allows it."""
         if self.parent(child.id) is None:
             try:
                 self.put(child, parent)
@@ -488,7 +495,7 @@ class ParentAssignments:
                 return
 
     def keep_order(self, row: NodeRow) -> None:
-        """Raise Conflict where a memory, with its layer, is above its parent or below its children."""
+        """Raise Conflict if a memory's layer is more general than its parent's, or less so than its children's."""
         layer, parent = (row.extras or NO_EXTRAS).layer, self.parent(row.id)
         if parent is not None:
             check_layers(row, parent)
@@ -499,26 +506,25 @@ class ParentAssignments:
                     check_layers(child, row)
 
     def _check(self, child: NodeRow, parent: NodeRow) -> None:
-        """Raise Conflict for a place that is below the memory itself, too deep, or of a more specific layer."""
+        """Raise Conflict if the parent is the memory or its descendant, too deep, or of a more specific layer."""
         if parent.id == child.id:
-            raise Conflict(f"parent_id: memory {child.id!r} cannot stand below itself")
+            raise Conflict(f"parent_id: memory {child.id!r} cannot be its own parent")
         seen = {parent.id}
         at: NodeRow | None = parent
         while (at := self.parent(at.id)) is not None and at.id not in seen:
             if at.id == child.id:
                 raise Conflict(
-                    f"parent_id: memory {parent.id!r} stands below {child.id!r} itself; that would be a circle"
+                    f"parent_id: memory {parent.id!r} is a descendant of {child.id!r}; that would be a cycle"
                 )
             seen.add(at.id)
             if len(seen) > MAX_HIERARCHY_DEPTH:
                 raise Conflict(
-                    f"parent_id: {MAX_HIERARCHY_DEPTH} levels are above memory {parent.id!r} already, "
-                    "and no more may be"
+                    f"parent_id: memory {parent.id!r} is already below {MAX_HIERARCHY_DEPTH} levels, the maximum depth"
                 )
         check_layers(child, parent)
 
 
-def _for_good(draft: MemoryDraft, child: NodeRow, parent: NodeRow) -> EdgeExtrasPut | None:
-    """What takes the end from a relation that was there and has ended."""
-    there = draft.edge((child.id, parent.id, CHILD_OF))
-    return None if there is None else EdgeExtrasPut(valid_from=None, valid_to=None)
+def _without_end(draft: MemoryDraft, child: NodeRow, parent: NodeRow) -> EdgeExtrasPut | None:
+    """Return the put that makes an ended relation valid without end again."""
+    existing = draft.edge((child.id, parent.id, CHILD_OF))
+    return None if existing is None else EdgeExtrasPut(valid_from=None, valid_to=None)

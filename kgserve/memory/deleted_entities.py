@@ -1,4 +1,4 @@
-"""Entities that were deleted while memories were about them, found by id or name in the history of their store."""
+"""Deleted entities that memories refer to, found by id or name in the store's history."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from kgserve.stores.store import OpenStore
 
 MAX_DELETED_ENTITY_MEMORIES = 100_000
 MAX_DELETED_NODE_STATES = 100_000
-"""Ended states of nodes in which a name is looked for, the latest first; an id is found however old it is."""
+"""Maximum number of ended node states searched for a name, latest first; ids are found at any age."""
 
 
 class DeletedSubject(msgspec.Struct, frozen=True):
-    """An entity as it was when a commit deleted it. ``memories``: its relevance by the ids of those about it."""
+    """A deleted entity in its last state, with its relevance by the ids of the memories about it."""
 
     entity: DeletedEntity
     memories: dict[str, float]
 
 
 def find_deleted(historian: Historian | None, store: OpenStore, text: str) -> DeletedSubject | None:
-    """Find a deleted entity, by its id or a name; None if there is none, or the store keeps no history.
+    """Return a deleted entity, by id or name; None if it is unknown or the store keeps no history.
 
-    Raises Conflict where several had the name, Unavailable while the history is behind, and Gone for a gap in it.
+    Raises Conflict for an ambiguous name, Unavailable while the history is behind, and Gone for a gap in it.
     """
     if historian is None or store.description.history == "none":
         return None
@@ -44,7 +44,7 @@ def _find(history: History, text: str) -> DeletedSubject | None:
     found = _subjects(history, by_id) or _subjects(history, _called(history, text))
     if len(found) > 1:
         ids = ", ".join(repr(each.entity.id) for each in found)
-        raise Conflict(f"several deleted entities were called {text!r}; name one by its id: {ids}")
+        raise Conflict(f"{text!r} is the name of several deleted entities; use one of these ids: {ids}")
     return found[0] if found else None
 
 

@@ -1,4 +1,4 @@
-"""Named entities and the relations between them: made by name, found under any spelling, walked with their memories."""
+"""Named entities and the relations between them: created and found by name, and traversed with their memories."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ T = TypeVar("T")
 
 MAX_SHOWN_RELATIONS = 1_000
 MAX_COUNTED_MEMORIES = 100_000
-"""So many memories about an entity are counted."""
+"""Maximum number of memories about an entity that are counted."""
 MAX_CASCADED_MEMORIES = 100_000
-"""So many memories go at most with the entities that they are about, in one commit."""
+"""Maximum number of memories about an entity that are deleted with it."""
 _ENTITY_FIELD_RENAMES = {"type": "entity_type", "attributes": "metadata", "content": "description"}
 _RELATION_FIELD_RENAMES = {"from": "source", "to": "target", "weight": "strength", "attributes": "metadata"}
-"""What callers call the fields of nodes and edges."""
+"""Fields of nodes and edges by the names that callers use for them."""
 NON_ENTITY_RELATIONS = (IS_ABOUT, MERGED_INTO)
-"""Relations that join no two entities."""
+"""Relation types that connect no two entities."""
 
 Made = Literal["created", "updated", "existing"]
 
 
-def _decided(
+def _write_by_names(
     graph: Graph,
     decide: Callable[[MemoryDraft], WriteBatch],
     answer: Callable[[OpenStore, Rows, Report], T],
@@ -89,7 +89,7 @@ def _decided(
     *,
     create: bool = False,
 ) -> Future[T]:
-    """A write by names, and an answer from the rows after it."""
+    """Submit a write by names; return the answer that is built from the rows after it."""
     leased: list[OpenStore] = []
 
     def begin(store: OpenStore) -> Future[Report]:
@@ -107,18 +107,18 @@ def _decided(
 
 
 def create_entities(graph: Graph, request: CreateEntitiesRequest) -> Future[EntitiesCreated]:
-    """Creates entities in one commit; those of a name and type that are there are met, in any spelling.
+    """Create entities in one commit; an existing entity of the same name and type, in any spelling, is updated.
 
-    An entity of the name whose type nobody knows yet is given the type. Description, metadata and aliases that are
-    sent replace those that are there. Makes the store if it does not exist. Raises InvalidInput and TooLarge.
+    An untyped entity of the name receives the type. Description, metadata and aliases of the request replace the stored
+    ones. Creates the store if it does not exist. Raises InvalidInput and TooLarge.
     """
     faults = Faults()
-    puts = [_described(each, f"entities[{index}].", faults) for index, each in enumerate(request.entities)]
+    puts = [_validate_entity(each, f"entities[{index}].", faults) for index, each in enumerate(request.entities)]
     faults.raise_any()
     made: list[tuple[str, Made]] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
-        made.extend(_create(draft, each, put) for each, put in zip(request.entities, puts, strict=True))
+        made.extend(_create_or_update(draft, each, put) for each, put in zip(request.entities, puts, strict=True))
         return draft.batch()
 
     def answer(_: OpenStore, rows: Rows, report: Report) -> EntitiesCreated:
@@ -130,11 +130,11 @@ def create_entities(graph: Graph, request: CreateEntitiesRequest) -> Future[Enti
         created = sum(outcome == "created" for _, outcome in made)
         return EntitiesCreated(entities=entities, created=created, sequence=report.sequence)
 
-    return _decided(graph, decide, answer, 1_000 * len(puts), create=True)
+    return _write_by_names(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
-def _described(entity: EntityInput, place: str, faults: Faults) -> NodePut:
-    """What is said of an entity, checked, as a put of a node that has no id yet."""
+def _validate_entity(entity: EntityInput, place: str, faults: Faults) -> NodePut:
+    """Return the validated put of an entity whose id is not known yet."""
     own = Faults(place)
     node = NodeInput(
         id="-", type=entity.entity_type, content=entity.description, attributes=entity.metadata, name=entity.name
@@ -144,13 +144,13 @@ def _described(entity: EntityInput, place: str, faults: Faults) -> NodePut:
     return put
 
 
-def _create(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> tuple[str, Made]:
+def _create_or_update(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> tuple[str, Made]:
     before = {row.id: row for row in draft.find(entity.name)}
     node_id = draft.entity(entity.name, entity.entity_type)
     old, row = before.get(node_id), draft.node(node_id)
     if row is None:
         raise NotFound(f"there is no entity {node_id!r}")
-    attributes = _attributes(row, put.attributes, entity.aliases)
+    attributes = _with_aliases(row, put.attributes, entity.aliases)
     named = row.extras is not None and row.extras.name
     row = draft.put_node(
         NodePut(
@@ -170,8 +170,8 @@ def _create(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> tuple[str,
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def _attributes(row: NodeRow, metadata: str | None, aliases: Sequence[str] | None) -> str | None:
-    """The attributes with the given ones and other names; None where nothing is given."""
+def _with_aliases(row: NodeRow, metadata: str | None, aliases: Sequence[str] | None) -> str | None:
+    """Return the attributes with the given metadata and aliases, or None if neither is given."""
     if metadata is None and aliases is None:
         return None
     names = aliases_in(row.attributes) if aliases is None else list(dict.fromkeys(aliases))
@@ -184,9 +184,9 @@ def _attributes(row: NodeRow, metadata: str | None, aliases: Sequence[str] | Non
 
 
 def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
-    """Answers with an entity, by its id or its name, with its relations and how many memories are about it.
+    """Return an entity, by id or name, with its relations and the number of memories about it.
 
-    Raises NotFound, and Conflict for a name that several entities have.
+    Raises NotFound, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
         entity = found_entity(store, request.entity_id, graph.name)
@@ -206,9 +206,9 @@ def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
 
 
 def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedEntity]:
-    """Changes what is given of an entity, and keeps the rest; its id stays when it is renamed.
+    """Update the given fields of an entity; a rename keeps its id.
 
-    Raises InvalidInput, NotFound, and Conflict where another entity has the name and the type.
+    Raises InvalidInput, NotFound, and Conflict if another entity has the name and the type.
     """
     faults = Faults()
     node = NodeInput(
@@ -220,30 +220,32 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[UpdatedE
     )
     put = node_put(0, node, called(faults, _ENTITY_FIELD_RENAMES))
     faults.raise_any()
-    met: list[str] = []
+    found_ids: list[str] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
-        row = _one(draft, request.entity_id, graph.name)
-        met.append(row.id)
+        row = _require_entity(draft, request.entity_id, graph.name)
+        found_ids.append(row.id)
         name, entity_type = request.name or name_of(row), request.entity_type or row.type
         others = [each.id for each in draft.find(name) if each.type == entity_type and each.id != row.id]
         if others and request.name is not None:
-            raise Conflict(f"entity {others[0]!r} has the name {name!r} and the type {entity_type!r}; merge the two")
-        attributes = _attributes(row, put.attributes, request.aliases)
+            raise Conflict(
+                f"entity {others[0]!r} already has the name {name!r} and the type {entity_type!r}; merge the two"
+            )
+        attributes = _with_aliases(row, put.attributes, request.aliases)
         draft.put_node(msgspec.structs.replace(put, id=row.id, attributes=attributes))
         return draft.batch()
 
     def answer(_: OpenStore, rows: Rows, report: Report) -> UpdatedEntity:
-        row = rows.node(met[0])
+        row = rows.node(found_ids[0])
         if row is None:
             raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
         return UpdatedEntity(**entity_fields(row), sequence=report.sequence)
 
-    return _decided(graph, decide, answer, len(request.description or "") + 1_000)
+    return _write_by_names(graph, decide, answer, len(request.description or "") + 1_000)
 
 
 def delete_entity(graph: Graph, request: DeleteEntityRequest) -> Future[EntitiesDeleted]:
-    """Deletes one entity, by its id or its name, and its relations; see `delete_entities`."""
+    """Delete one entity, by id or name, with its relations. Options and errors are those of `delete_entities`."""
     names = DeleteEntitiesRequest(
         entity_names=[request.entity_id], cascade_memories=request.cascade_memories, dry_run=request.dry_run
     )
@@ -251,26 +253,25 @@ def delete_entity(graph: Graph, request: DeleteEntityRequest) -> Future[Entities
 
 
 def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[EntitiesDeleted]:
-    """Deletes entities and their relations in one commit. Memories about them stay, unless `cascade_memories` is set.
+    """Delete entities and their relations in one commit. Memories about them stay, unless `cascade_memories` is set.
 
-    A name that nothing has is not an error. With `dry_run` nothing is deleted. Raises Conflict for a name that several
-    entities have.
+    An unknown name is not an error. With `dry_run`, nothing is deleted. Raises Conflict for an ambiguous name.
     """
 
-    def look(store: OpenStore) -> _EntitiesToDelete:
+    def look(store: OpenStore) -> _EntityDeletion:
         with store.reading() as rows:
             ahead = PendingState(rows, store.memories, now_in_microseconds())
-            return _EntitiesToDelete.of(MemoryDraft(ahead), rows, request)
+            return _EntityDeletion.of(MemoryDraft(ahead), rows, request)
 
-    def batch(_: OpenStore, found: _EntitiesToDelete) -> WriteBatch:
-        gone = [*found.entities, *found.memories]
-        return WriteBatch(delete_nodes=gone, cost=sum(map(len, gone)))
+    def batch(_: OpenStore, found: _EntityDeletion) -> WriteBatch:
+        ids = [*found.entities, *found.memories]
+        return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
-    return graph.prepared(look, batch, lambda found, at: found.told(request, at), dry_run=request.dry_run)
+    return graph.prepared(look, batch, lambda found, at: found.report(request, at), dry_run=request.dry_run)
 
 
-class _EntitiesToDelete(msgspec.Struct):
-    """What a deletion of entities means: their ids, names of which there is none, relations, and memories."""
+class _EntityDeletion(msgspec.Struct):
+    """Extent of a deletion of entities: their ids, unknown names, relations, and memories."""
 
     entities: list[str]
     missing: list[str]
@@ -280,22 +281,22 @@ class _EntitiesToDelete(msgspec.Struct):
     kept: list[str]
 
     @classmethod
-    def of(cls, draft: MemoryDraft, rows: Rows, request: DeleteEntitiesRequest) -> _EntitiesToDelete:
-        """What is there of what is named."""
-        met = {name: _id_or_name(draft, name) for name in request.entity_names}
-        entities = list(dict.fromkeys(row.id for row in met.values() if row is not None))
+    def of(cls, draft: MemoryDraft, rows: Rows, request: DeleteEntitiesRequest) -> _EntityDeletion:
+        """Return the extent of the deletion that a request describes."""
+        found = {name: _id_or_name(draft, name) for name in request.entity_names}
+        entities = list(dict.fromkeys(row.id for row in found.values() if row is not None))
         edges = {edge.key for entity in entities for edge in _relations_of(rows, entity)}
         memories: dict[str, None] = {}
         for entity in entities if request.cascade_memories else ():
-            memories |= dict.fromkeys(with_versions(rows, _about(rows, entity)))
+            memories |= dict.fromkeys(with_versions(rows, _memory_ids_about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
-        missing = [name for name, row in met.items() if row is None]
+        missing = [name for name, row in found.items() if row is None]
         about = dict.fromkeys(memory for entity in entities for memory in memories_about(rows, entity))
         kept = [memory for memory in about if memory not in memories]
         return cls(entities, missing, len(edges), list(memories), shared, kept)
 
-    def told(self, request: DeleteEntitiesRequest, sequence: int) -> EntitiesDeleted:
-        """What is said of it."""
+    def report(self, request: DeleteEntitiesRequest, sequence: int) -> EntitiesDeleted:
+        """Return the result of the deletion."""
         return EntitiesDeleted(
             dry_run=request.dry_run,
             count=len(self.entities),
@@ -310,37 +311,39 @@ class _EntitiesToDelete(msgspec.Struct):
         )
 
 
-def _about(rows: Rows, entity: str) -> list[str]:
-    """The memories about an entity."""
+def _memory_ids_about(rows: Rows, entity: str) -> list[str]:
+    """Return the ids of the memories about an entity."""
     found = rows.around(np.array([rows.number(entity)]), outgoing=False)
     return [edge.source for edge in islice(rows.rows_of(of_kinds(rows, found, (IS_ABOUT,))), MAX_CASCADED_MEMORIES)]
 
 
 def entity_graph(graph: Graph, request: EntityGraphRequest) -> EntityGraph:
-    """Walks from one entity over relations, in both directions, to those that it reaches.
+    """Return the entities within a distance from one entity, following relations in both directions.
 
-    Answers with them, with the relations between them, and with the surest memories about each; these count as used,
-    unless `touch` is false or the key only reads. Raises NotFound, and Conflict for a name that several entities have.
+    The answer includes the relations between them and the most confident memories about each. The memories count as
+    used, unless `touch` is false or the key is read-only. Raises NotFound, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
         start = found_entity(store, request.entity_id, graph.name)
         now = now_in_microseconds()
         with store.reading() as rows:
-            around = _Around(rows, request.min_strength, now)
+            around = _RelationGraph(rows, request.min_strength, now)
             depths, truncated = around.walk(start, request.depth, request.max_nodes)
             found = rows.nodes(depths)
             nodes = [
-                GraphEntity(**entity_fields(found[each]), depth=depth, **_remembered(store, rows, each, request, now))
+                GraphEntity(
+                    **entity_fields(found[each]), depth=depth, **_memory_fields(store, rows, each, request, now)
+                )
                 for each, depth in depths.items()
             ]
             sequence, relations = rows.at, shown_relations(store, rows, around.between(depths))
         if request.touch and graph.graphs.caller.may("write"):
-            _use_shown(store, nodes, now)
+            _record_uses(store, nodes, now)
         return EntityGraph(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
 
 
-class _Around:
-    """The relations of entities that are strong enough, and true at a moment."""
+class _RelationGraph:
+    """Relations between entities that are valid at a moment and strong enough."""
 
     def __init__(self, rows: Rows, least: float, moment: int) -> None:
         self._rows = rows
@@ -348,12 +351,15 @@ class _Around:
         self._moment = moment
 
     def walk(self, start: str, depth: int, most: int) -> tuple[dict[str, int], bool]:
-        """The entities within so many relations, nearest first and then by id, and whether more were in reach."""
+        """Return the entities within `depth` relations with their distances, and whether more are within it.
+
+        Entities are ordered by distance, then by id; at most `most` are returned.
+        """
         depths, level = {start: 0}, [start]
         for hops in range(1, depth + 1):
             ends = self._ends(level) - depths.keys()
-            there = self._rows.nodes(ends).values()
-            level = sorted(row.id for row in there if not row.is_memory and row.holds_at(self._moment))
+            reached = self._rows.nodes(ends).values()
+            level = sorted(row.id for row in reached if not row.is_memory and row.holds_at(self._moment))
             room = most - len(depths)
             depths |= dict.fromkeys(level[:room], hops)
             if len(level) > room:
@@ -361,7 +367,7 @@ class _Around:
         return depths, False
 
     def between(self, ids: Collection[str]) -> list[EdgeRow]:
-        """The relations between some entities."""
+        """Return the relations between some entities."""
         return [edge for edge in self._rows.rows_of(self._of(ids, outgoing=True)) if edge.target in ids]
 
     def _ends(self, level: Collection[str]) -> set[str]:
@@ -378,8 +384,8 @@ class _Around:
         return strong(rows, found, self._least) if self._least > 0 else found
 
 
-def _remembered(store: OpenStore, rows: Rows, entity: str, request: EntityGraphRequest, now: int) -> dict[str, Any]:
-    """The surest memories about an entity, and how many there are."""
+def _memory_fields(store: OpenStore, rows: Rows, entity: str, request: EntityGraphRequest, now: int) -> dict[str, Any]:
+    """Return the most confident memories about an entity, and their number."""
     if not request.include_memories:
         return {}
     about = MemoryFilter(now=now, entity=entity)
@@ -396,7 +402,7 @@ def _remembered(store: OpenStore, rows: Rows, entity: str, request: EntityGraphR
     }
 
 
-def _use_shown(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> None:
+def _record_uses(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> None:
     ids = {memory.id for node in nodes if not isinstance(node.memories, msgspec.UnsetType) for memory in node.memories}
     if ids:
         with store.reading() as rows:
@@ -407,11 +413,11 @@ def _use_shown(store: OpenStore, nodes: Iterable[GraphEntity], now: int) -> None
 
 
 def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[RelationsCreated]:
-    """Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
+    """Create relations between entities by name, in one commit; missing ends are created with type `unknown`.
 
-    A name that no entity has and that is the id of a memory means that memory.
-    Stating a relation again sets what is sent of strength, confidence and context, and makes its confidence fresh.
-    Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
+    A name that no entity has and that is the id of a memory means that memory. Repeating a relation updates the given
+    strength, confidence and context, and restarts the decay of its confidence. Creates the store if it does not exist.
+    Raises InvalidInput, and Conflict for an ambiguous name.
     """
     faults = Faults()
     puts = [related_put(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
@@ -429,18 +435,20 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     def answer(store: OpenStore, rows: Rows, report: Report) -> RelationsCreated:
         found = rows.edges([put.key for put, _ in made])
         relations = shown_relations(store, rows, [found[put.key] for put, _ in made])
-        told = [
+        created_relations = [
             CreatedRelation(**msgspec.structs.asdict(relation), outcome=outcome, sequence=report.sequence)
             for relation, (_, outcome) in zip(relations, made, strict=True)
         ]
         created = sum(outcome == "created" for _, outcome in made)
-        return RelationsCreated(relations=told, created=created, entities_created=ends, sequence=report.sequence)
+        return RelationsCreated(
+            relations=created_relations, created=created, entities_created=ends, sequence=report.sequence
+        )
 
-    return _decided(graph, decide, answer, 1_000 * len(puts), create=True)
+    return _write_by_names(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
 def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
-    """A relation to write, checked; ``place`` is where it is in the request. Its ends are names yet."""
+    """Return the validated put of a relation whose ends are still names; `place` is its path in the request."""
     own = Faults(place)
     edge = EdgeInput(
         source=relation.source,
@@ -453,13 +461,13 @@ def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
     )
     put = edge_put(0, edge, called(own, _RELATION_FIELD_RENAMES))
     if relation.relation_type in NON_ENTITY_RELATIONS:
-        own("relation_type", f"{relation.relation_type!r} is kept by the store itself")
+        own("relation_type", f"{relation.relation_type!r} is reserved for the store")
     faults.errors += own.errors
     return put
 
 
 def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, Made]:
-    """Write a relation, and say what it comes to."""
+    """Write a relation; return the put and its outcome."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
         put = msgspec.structs.replace(put, weight=DEFAULT_STRENGTH)
@@ -475,7 +483,7 @@ def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, Made]:
 
 
 def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[RelationsDeleted]:
-    """Deletes relations by the names of their ends, in one commit. One that is not there is not an error."""
+    """Delete relations by the names of their ends, in one commit. A missing relation is not an error."""
     missing: list[RelationKey] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
@@ -493,41 +501,41 @@ def delete_relations(graph: Graph, request: DeleteRelationsRequest) -> Future[Re
             deleted=report.edges_deleted, missing=missing[:MAX_REPORTED_ITEMS], sequence=report.sequence
         )
 
-    return _decided(graph, decide, answer, 1_000 * len(request.relations))
+    return _write_by_names(graph, decide, answer, 1_000 * len(request.relations))
 
 
 def delete_relation(graph: Graph, request: RelationId) -> Future[RelationsDeleted]:
-    """Deletes one relation by its id. Deleting one that is not there is not an error."""
+    """Delete one relation by its id. A missing relation is not an error."""
     key = edge_key(request.relation_id)
-    there: list[bool] = []
+    existed: list[bool] = []
 
     def decide(draft: MemoryDraft) -> WriteBatch:
-        there.append(draft.edge(key) is not None)
+        existed.append(draft.edge(key) is not None)
         draft.drop_edge(key)
         return draft.batch()
 
     def answer(_: OpenStore, __: Rows, report: Report) -> RelationsDeleted:
-        gone = RelationKey(source=key[0], target=key[1], relation_type=key[2])
+        deleted = RelationKey(source=key[0], target=key[1], relation_type=key[2])
         return RelationsDeleted(
-            deleted=report.edges_deleted, missing=[] if there[0] else [gone], sequence=report.sequence
+            deleted=report.edges_deleted, missing=[] if existed[0] else [deleted], sequence=report.sequence
         )
 
-    return _decided(graph, decide, answer, 1_000)
+    return _write_by_names(graph, decide, answer, 1_000)
 
 
-# Finding and showing
+# Lookup and presentation
 
 
 def _id_or_name(draft: MemoryDraft, text: str) -> NodeRow | None:
-    """The entity with an id, else the one that is called so. Raises Conflict where several are."""
+    """Return the entity with an id, else with a name, or None. Raises Conflict for an ambiguous name."""
     by_id = draft.there((text,))
     if by_id:
         return by_id[0]
-    met = draft.met(text)
-    return None if met is None else draft.node(met)
+    found = draft.met(text)
+    return None if found is None else draft.node(found)
 
 
-def _one(draft: MemoryDraft, text: str, store: str) -> NodeRow:
+def _require_entity(draft: MemoryDraft, text: str, store: str) -> NodeRow:
     row = _id_or_name(draft, text)
     if row is None:
         raise no_entity(draft.ahead.names_like(text), text, store)
@@ -535,19 +543,19 @@ def _one(draft: MemoryDraft, text: str, store: str) -> NodeRow:
 
 
 def no_entity(near: Sequence[str], text: str, store: str) -> NotFound:
-    """What to say of a name or an id that no entity has, beside names like it."""
-    hint = f"; there is {', '.join(map(repr, near))}" if near else ": no node has the id, or is called so"
+    """Return the error for a name or id that no entity has, with similar names as a hint."""
+    hint = f"; similar names: {', '.join(map(repr, near))}" if near else ": no node has this id or name"
     return NotFound(f"there is no entity {text!r} in store {store!r}{hint}")
 
 
 def found_entity(store: OpenStore, text: str, name: str) -> str:
-    """The id of the entity that has an id, or is called so, in the store of a name. Raises NotFound and Conflict."""
+    """Return the id of an entity, given its id or name. Raises NotFound and Conflict."""
     with store.reading() as rows:
-        return _one(MemoryDraft(PendingState(rows, store.memories, now_in_microseconds())), text, name).id
+        return _require_entity(MemoryDraft(PendingState(rows, store.memories, now_in_microseconds())), text, name).id
 
 
 def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:
-    """The edges between an entity and others."""
+    """Yield the edges between an entity and others."""
     number = np.array([rows.number(entity)])
     for outgoing in (True, False):
         found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
@@ -555,7 +563,7 @@ def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:
 
 
 def entity_fields(row: NodeRow) -> dict[str, Any]:
-    """The fields of a `NamedEntity`."""
+    """Return the fields of a `NamedEntity`."""
     metadata: dict[str, Any] = decode_json(row.attributes, dict[str, Any])
     aliases = aliases_in(row.attributes)
     if aliases:
@@ -574,14 +582,14 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
 
 
 def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
-    """Relations as callers get them."""
-    fading, now = half_lives_of(store.description.memory).of(), now_in_microseconds()
+    """Return relations in the form of the answer."""
+    half_life, now = half_lives_of(store.description.memory).of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
 
     def relation(edge: EdgeRow) -> Relation:
         stamps = edge_stamps(edge.attributes)
         extras = edge.extras
-        sure = 1.0 if extras is None or extras.confidence is None else extras.confidence
+        confidence = 1.0 if extras is None or extras.confidence is None else extras.confidence
         return Relation(
             id=edge_id(edge.key),
             source=edge.source,
@@ -590,8 +598,8 @@ def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> l
             target_name=name_of(ends[edge.target]),
             relation_type=edge.relation_type,
             strength=edge.weight,
-            confidence=sure,
-            effective_confidence=decay.effective(Confidence(sure, parse_time(stamps.updated_at)), now, fading),
+            confidence=confidence,
+            effective_confidence=decay.effective(Confidence(confidence, parse_time(stamps.updated_at)), now, half_life),
             context=(extras.context if extras is not None else "") or None,
             metadata=decode_json(stamps.own, dict[str, Any]),
             created_at=stamps.created_at,
@@ -602,30 +610,30 @@ def shown_relations(store: OpenStore, rows: Rows, edges: Sequence[EdgeRow]) -> l
 
 
 def create_entity(graph: Graph, request: EntityInput) -> Future[CreatedEntity]:
-    """Makes an entity, or meets the one of that name and type; makes the store if it does not exist.
+    """Create an entity, or update the one of that name and type; create the store if it does not exist.
 
-    Names are the same whatever their case, blanks and forms of letters. One whose type nobody had said gets the type.
-    Raises InvalidInput, TooLarge, StorageFull and Unavailable.
+    Names are compared ignoring case, whitespace and letter forms. An untyped entity receives the type. Raises
+    InvalidInput, TooLarge, StorageFull and Unavailable.
     """
     made = create_entities(graph, CreateEntitiesRequest(entities=[request]))
     return made_of(made, lambda answer: answer.entities[0])
 
 
 def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
-    """Relates two entities by name, or memories by id; entities that are not there are made, as `unknown`.
+    """Relate two entities by name, or memories by id; missing entities are created as `unknown`.
 
-    Stating a relation again updates it. Raises InvalidInput, Conflict for a name that several entities have, TooLarge,
-    StorageFull and Unavailable.
+    Repeating a relation updates it. Raises InvalidInput, Conflict for an ambiguous name, TooLarge, StorageFull and
+    Unavailable.
     """
     made = create_relations(graph, CreateRelationsRequest(relations=[request]))
     return made_of(made, lambda answer: answer.relations[0])
 
 
 def merge_entities(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
-    """Merges an entity into another one that is the same, each by its id or its name: what is about either is about it.
+    """Merge an entity into another one, each by id or name; memories about either are then about the merged one.
 
-    Both names mean the one that stays. Undone as the merge of any two nodes. Raises what a merge does, and Conflict for
-    a name that several entities have.
+    Both names refer to the remaining entity. The merge can be undone like that of any two nodes. Raises the errors of a
+    merge, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
         absorbed, into = (found_entity(store, each, graph.name) for each in (request.node_id, request.into))

@@ -1,4 +1,4 @@
-"""Named entities and the relations between them: what callers send, and what they are answered; and analytics.
+"""Requests and answers for named entities, relations between them, and analytics.
 
 A named entity is a node with a name; its description is the node's content, its metadata the attributes, of which
 ``aliases`` are other names. A relation is an edge between two; its strength is the edge's weight, 0 to 1 here.
@@ -20,54 +20,54 @@ MAX_MEMORIES_PER_NODE = 100
 
 _METADATA_HELP = "Any JSON object, at most 256 KiB and 64 levels"
 _ENTITY_HELP = "An entity: its name, an alias, or its id"
-_ALIASES_HELP = "Other names that it is found by, at most 100"
+_ALIASES_HELP = "Other names, at most 100"
 _Aliases = Annotated[list[Label], Meta(max_length=100)]
-_DRY_RUN_DELETE_HELP = "Say what would be deleted, and delete nothing"
+_DRY_RUN_DELETE_HELP = "Report the deletions without writing"
 _CASCADE_HELP = "Also delete the memories about it"
 
 
 class EntityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An entity to create. One of the same name and type, in any spelling, is met; one of no type yet gets the type."""
+    """An entity to create. An existing one of this name and type is updated; an untyped one gets the type."""
 
-    name: Annotated[Label, Meta(description="What it is called")]
+    name: Annotated[Label, Meta(description="Its name")]
     entity_type: Annotated[
         Label, Meta(description="person, organization, project, concept, location, technology, event, or other")
     ]
-    description: Annotated[str, Meta(description="What it is, at most 1 MiB; left out: kept")] | None = None
-    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; left out: kept")] | None = None
-    aliases: Annotated[_Aliases, Meta(description=f"{_ALIASES_HELP}; left out: kept")] | None = None
+    description: Annotated[str, Meta(description="Description, at most 1 MiB; default: unchanged")] | None = None
+    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; default: unchanged")] | None = None
+    aliases: Annotated[_Aliases, Meta(description=f"{_ALIASES_HELP}; default: unchanged")] | None = None
 
 
 class CreateEntitiesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Entities to create, in one commit."""
+    """Entities to create in one commit."""
 
     entities: Annotated[list[EntityInput], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")]
 
 
 class EntityId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one entity: its id, or its name."""
+    """The id or name of an entity."""
 
     entity_id: str = field(name="id")
 
 
 class UpdateEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to change in an entity. What is left out, or null, stays. Its id stays when it is renamed."""
+    """Changes to an entity. Absent or null fields do not change. A rename keeps the id."""
 
-    name: Annotated[Label, Meta(description="Another name")] | None = None
-    entity_type: Annotated[Label, Meta(description="Another type")] | None = None
-    description: Annotated[str, Meta(description="At most 1 MiB; empty: cleared")] | None = None
+    name: Annotated[Label, Meta(description="New name")] | None = None
+    entity_type: Annotated[Label, Meta(description="New type")] | None = None
+    description: Annotated[str, Meta(description="At most 1 MiB; empty clears it")] | None = None
     metadata: Annotated[Metadata, Meta(description="Replaces all of it")] | None = None
     aliases: Annotated[_Aliases, Meta(description="Replaces all of them")] | None = None
 
 
 class UpdateEntityRequest(UpdateEntity, kw_only=True):
-    """An entity, and what to change in it."""
+    """An entity and the changes to it."""
 
     entity_id: str = field(name="id")
 
 
 class DeleteEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to delete an entity."""
+    """Options of deleting entities."""
 
     cascade_memories: Annotated[bool, Meta(description=_CASCADE_HELP)] = False
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_DELETE_HELP)] = False
@@ -88,24 +88,22 @@ class DeleteEntitiesRequest(DeleteEntity, kw_only=True):
 
 
 class EntitiesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a list of entities."""
+    """Query string of a list of entities."""
 
     type: Annotated[
-        list[Label], Meta(max_length=100, description="Only this type; repeated or separated by commas: any of these")
+        list[Label], Meta(max_length=100, description="Only these types; repeat or separate by commas")
     ] = []
-    name: Annotated[str, Meta(max_length=512, description="Only names that start so, in any case")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most entities on the page")] = 100
-    cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
+    name: Annotated[str, Meta(max_length=512, description="Only names with this prefix, ignoring case")] = ""
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of entities")] = 100
+    cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
 
 
 class EntityMemoriesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of the memories about an entity, newest first. It does not count as a use."""
+    """Query string of the memories about an entity, newest first. It does not count as a use."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most memories on the page")] = 20
-    offset: Annotated[
-        int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Memories to pass over; with the first page only")
-    ] = 0
-    cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of memories")] = 20
+    offset: Annotated[int, Meta(ge=0, le=MAX_PAGE_OFFSET, description="Memories to skip; first page only")] = 0
+    cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
 
 
 class EntityMemoriesRequest(EntityMemoriesQuery, kw_only=True):
@@ -115,42 +113,47 @@ class EntityMemoriesRequest(EntityMemoriesQuery, kw_only=True):
 
 
 class EntityGraphQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What of an entity's surroundings to get."""
+    """Extent of the graph around an entity."""
 
-    depth: Annotated[int, Meta(ge=1, le=MAX_GRAPH_DEPTH, description="Relations away, in either direction")] = 1
+    depth: Annotated[
+        int, Meta(ge=1, le=MAX_GRAPH_DEPTH, description="Maximum distance in relations, in either direction")
+    ] = 1
     min_strength: Annotated[Share, Meta(description="Only relations at least this strong")] = 0.0
-    include_memories: Annotated[bool, Meta(description="With the memories about each entity")] = True
-    max_nodes: Annotated[int, Meta(ge=1, le=MAX_GRAPH_NODES, description="Most entities, nearest first")] = 100
+    include_memories: Annotated[bool, Meta(description="Include the memories about each entity")] = True
+    max_nodes: Annotated[
+        int, Meta(ge=1, le=MAX_GRAPH_NODES, description="Maximum number of entities, nearest first")
+    ] = 100
     max_memories: Annotated[
-        int, Meta(ge=1, le=MAX_MEMORIES_PER_NODE, description="Most memories of each, surest first")
+        int,
+        Meta(ge=1, le=MAX_MEMORIES_PER_NODE, description="Maximum number of memories per entity, most confident first"),
     ] = 10
     touch: Annotated[bool, Meta(description="Count the memories as used, which raises their confidence")] = True
 
 
 class EntityGraphRequest(EntityGraphQuery, kw_only=True):
-    """An entity whose surroundings to get."""
+    """An entity and the extent of the graph around it."""
 
     entity_id: str = field(name="id")
 
 
 class RelationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A relation to create or to state again, by names; an end that is not there is made."""
+    """A relation to create or confirm, by names; missing ends are created."""
 
     source: Annotated[Label, Meta(description=_ENTITY_HELP)]
     target: Annotated[Label, Meta(description=_ENTITY_HELP)]
-    relation_type: Annotated[Label, Meta(description="In active voice, such as works_at or depends_on")]
-    strength: (
-        Annotated[Share, Meta(description="How strong it is, 0 to 1; left out: kept, or 0.5 on a new one")] | None
-    ) = None
+    relation_type: Annotated[Label, Meta(description="In the active voice, such as works_at or depends_on")]
+    strength: Annotated[Share, Meta(description="Strength, 0 to 1; default: unchanged, 0.5 for a new one")] | None = (
+        None
+    )
     confidence: (
-        Annotated[Share, Meta(description="How sure it is, 0 to 1, fading; left out: kept, or 1.0 on a new one")] | None
+        Annotated[Share, Meta(description="Confidence, 0 to 1, decaying; default: unchanged, 1.0 for a new one")] | None
     ) = None
-    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; left out: kept")] | None = None
+    context: Annotated[str, Meta(description="Surrounding context, at most 64 KiB")] | None = None
+    metadata: Annotated[Metadata, Meta(description=f"{_METADATA_HELP}; default: unchanged")] | None = None
 
 
 class CreateRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Relations to create, in one commit."""
+    """Relations to create in one commit."""
 
     relations: Annotated[
         list[RelationInput], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")
@@ -158,7 +161,7 @@ class CreateRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only
 
 
 class RelationKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one relation by the names of its ends."""
+    """A relation, identified by the names of its ends."""
 
     source: Annotated[Label, Meta(description=_ENTITY_HELP)]
     target: Annotated[Label, Meta(description=_ENTITY_HELP)]
@@ -166,32 +169,32 @@ class RelationKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class DeleteRelationsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Relations to delete, in one commit."""
+    """Relations to delete in one commit."""
 
     relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000")]
 
 
 class RelationId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one relation by its id."""
+    """The id of a relation."""
 
     relation_id: str = field(name="id")
 
 
 class RelationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of a list of relations between named entities."""
+    """Query string of a list of relations between named entities."""
 
     source: Annotated[Label, Meta(description=f"Only from there. {_ENTITY_HELP}")] | None = None
     target: Annotated[Label, Meta(description=f"Only to there. {_ENTITY_HELP}")] | None = None
     type: Annotated[
-        list[Label], Meta(max_length=100, description="Only this type; repeated or separated by commas: any of these")
+        list[Label], Meta(max_length=100, description="Only these types; repeat or separate by commas")
     ] = []
     min_strength: Annotated[Share, Meta(description="Only those at least this strong")] = 0.0
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most relations on the page")] = 100
-    cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of relations")] = 100
+    cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
 
 
 class NamedEntity(msgspec.Struct, kw_only=True):
-    """A named entity; its type is `unknown` until somebody says it."""
+    """A named entity; its type is `unknown` until a request sets it."""
 
     id: str
     name: str
@@ -205,20 +208,20 @@ class NamedEntity(msgspec.Struct, kw_only=True):
 
 
 class CreatedEntity(NamedEntity, kw_only=True):
-    """An entity that is new, or was met: `updated` when something was added to it."""
+    """A new or existing entity; `updated` if the request added to it."""
 
     outcome: Literal["created", "updated", "existing"]
-    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+    sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
 class UpdatedEntity(NamedEntity, kw_only=True):
-    """The entity as it is after a change."""
+    """An entity after an update."""
 
-    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+    sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
 class EntitiesCreated(msgspec.Struct, kw_only=True):
-    """What became of each entity, in the order in which they were sent."""
+    """Results of the entities, in the order of the request."""
 
     entities: list[CreatedEntity]
     created: int
@@ -244,14 +247,14 @@ class Relation(msgspec.Struct, kw_only=True):
 
 
 class CreatedRelation(Relation, kw_only=True):
-    """A relation that is new, or was stated again."""
+    """A new or confirmed relation."""
 
     outcome: Literal["created", "updated", "existing"]
-    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+    sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
 class RelationsCreated(msgspec.Struct, kw_only=True):
-    """What became of each relation, in order; ``entities_created`` are the ids of ends that had to be made."""
+    """Results of the relations, in order; ``entities_created`` are the ids of ends that were created."""
 
     relations: list[CreatedRelation]
     created: int
@@ -260,7 +263,7 @@ class RelationsCreated(msgspec.Struct, kw_only=True):
 
 
 class EntityAnswer(NamedEntity, kw_only=True):
-    """An entity with its relations, at most 1,000, and how many memories are about it."""
+    """An entity with its relations, at most 1,000, and the number of memories about it."""
 
     relations: list[Relation]
     relations_truncated: bool
@@ -282,7 +285,7 @@ class RelationPage(msgspec.Struct, kw_only=True):
 
 
 class GraphEntity(NamedEntity, kw_only=True):
-    """An entity of a graph, so many relations away; ``memories`` are the surest of the ``memory_count`` about it."""
+    """An entity of a graph; ``memories`` are the most confident of the ``memory_count`` about it."""
 
     depth: int
     memory_count: int | UnsetType = UNSET
@@ -294,42 +297,43 @@ class EntityGraph(msgspec.Struct, kw_only=True):
 
     nodes: list[GraphEntity]
     edges: list[Relation]
-    truncated: Annotated[bool, Meta(description="More entities or relations were in reach")]
+    truncated: Annotated[bool, Meta(description="More entities or relations are within the distance")]
     sequence: int
 
 
 class EntitiesDeleted(msgspec.Struct, kw_only=True):
-    """What deleting entities did, or with ``dry_run`` would do, in one commit."""
+    """Result of deleting entities, or its forecast with ``dry_run``, in one commit."""
 
     ok: Literal[True] = True
     dry_run: bool
     count: int
     ids: Annotated[list[str], Meta(description="The first 100 of them")]
-    missing: Annotated[list[str], Meta(description="Names of which there is none")]
+    missing: Annotated[list[str], Meta(description="Names that match no entity")]
     relations_deleted: int
     memories_deleted: int
-    memories_shared: Annotated[int, Meta(description="Of those, how many are about other entities, too")]
+    memories_shared: Annotated[int, Meta(description="Deleted memories that are also about other entities")]
     sequence: int
-    memories_kept: Annotated[int, Meta(description="Memories about the entities that stay")] = 0
+    memories_kept: Annotated[int, Meta(description="Memories about the entities, which stay")] = 0
     memory_ids: Annotated[
-        list[str], Meta(description="The first 100 of the memories that stay; `forget` withdraws them by `ids`")
+        list[str], Meta(description="The first 100 memories that stay; `forget` withdraws them by `ids`")
     ] = []
 
 
 class RelationsDeleted(msgspec.Struct, kw_only=True):
-    """What deleting relations did."""
+    """Result of deleting relations."""
 
     ok: Literal[True] = True
     deleted: int
-    missing: Annotated[list[RelationKey], Meta(description="Those that are not there")]
+    missing: Annotated[list[RelationKey], Meta(description="Relations that do not exist")]
     sequence: int
 
 
 class MemoryStats(msgspec.Struct, kw_only=True):
-    """What a store remembers. Averages and counts are of memories that are not withdrawn, as of now.
+    """Totals of a store's memories. Averages and counts cover the current, active memories.
 
-    ``low_confidence_count``: below the store's ``min_confidence``. ``ended``: withdrawn ones, by why. Of parents that
-    came by inject, Cypher or import, ``second_parents`` do not count beside a newer one, ``cycles`` for the circle.
+    ``low_confidence_count``: below the store's ``min_confidence``. ``ended``: withdrawn ones, by reason. Inject, Cypher
+    and import can add conflicting parents: ``second_parents`` counts those older than the effective one, ``cycles``
+    those ignored because they form a cycle.
     """
 
     total_memories: int
@@ -347,35 +351,39 @@ class MemoryStats(msgspec.Struct, kw_only=True):
 
 
 class GrowthQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of growth."""
+    """Query string of the growth statistics."""
 
     by: Annotated[Literal["day", "week", "month"], Meta(description="Weeks begin on Monday; UTC")] = "day"
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most periods, the latest")] = 100
+    limit: Annotated[
+        int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of periods, the latest ones")
+    ] = 100
 
 
 class GrowthPeriod(msgspec.Struct, kw_only=True):
-    """Memories created in a period that begins with that day, and all up to its end."""
+    """Memories created in a period, and the total at its end."""
 
-    period: Annotated[str, Meta(description="Its first day, as 2025-07-15")]
+    period: Annotated[str, Meta(description="Its first day, such as 2025-07-15")]
     created: int
     total: int
 
 
 class Growth(msgspec.Struct, kw_only=True):
-    """Memories by when they were created, oldest period first; periods without any are left out."""
+    """Memories by creation time, oldest period first; empty periods are omitted."""
 
     by: Literal["day", "week", "month"]
     periods: list[GrowthPeriod]
 
 
 class CountsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of counts."""
+    """Query string of counts."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most of them, the most frequent")] = 100
+    limit: Annotated[
+        int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of entries, the most frequent ones")
+    ] = 100
 
 
 class TypeCount(msgspec.Struct, kw_only=True):
-    """How many memories have a type, and what share of all that is."""
+    """Number of memories of a type, and its share of all memories."""
 
     memory_type: str
     count: int
@@ -383,33 +391,33 @@ class TypeCount(msgspec.Struct, kw_only=True):
 
 
 class MemoryTypes(msgspec.Struct, kw_only=True):
-    """Memories by type, the most frequent first."""
+    """Memory counts by type, the most frequent first."""
 
     types: list[TypeCount]
     total: int
 
 
 class MemoryTagCount(msgspec.Struct, kw_only=True):
-    """How many memories have a tag."""
+    """Number of memories with a tag."""
 
     tag: str
     count: int
 
 
 class MemoryTags(msgspec.Struct, kw_only=True):
-    """Memories by tag, the most frequent first."""
+    """Memory counts by tag, the most frequent first."""
 
     tags: list[MemoryTagCount]
 
 
 class ConfidenceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of the histogram of confidence."""
+    """Query string of the confidence histogram."""
 
-    buckets: Annotated[int, Meta(ge=1, le=100, description="Equal parts of 0 to 1")] = 10
+    buckets: Annotated[int, Meta(ge=1, le=100, description="Number of equal intervals of 0 to 1")] = 10
 
 
 class ConfidenceBucket(msgspec.Struct, kw_only=True):
-    """Memories whose effective confidence is from ``least`` to below ``most``; in the last one, 1 too."""
+    """Memories whose effective confidence is in [``least``, ``most``); the last bucket includes 1."""
 
     least: float = field(name="from")
     most: float = field(name="to")
@@ -417,7 +425,7 @@ class ConfidenceBucket(msgspec.Struct, kw_only=True):
 
 
 class ConfidenceHistogram(msgspec.Struct, kw_only=True):
-    """Memories by what is left of their confidence."""
+    """Histogram of the memories' effective confidence."""
 
     buckets: list[ConfidenceBucket]
     average: float | None

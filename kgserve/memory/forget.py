@@ -1,7 +1,8 @@
-"""Forgetting: memories that are true at no moment any more, with their former versions and relations; and back again.
+"""Forgetting memories, undoing that, and erasing them.
 
-A past state of the store still has them (`as_of`), and so has who asks for whatever was ever true. Erasing leaves
-nothing: which nodes that means, with what they have said and what they took in, and who still has it.
+Forgotten memories are valid at no moment, with their former versions and relations. Past states of the store (`as_of`)
+and queries over all valid times still contain them. Erasing removes them from every file of the store, and reports
+where copies may remain.
 """
 
 from __future__ import annotations
@@ -62,21 +63,19 @@ NOTHING_FORGOTTEN = ForgetAnswer(
 
 
 def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
-    """Withdraws memories with their former versions and relations: no read of any time of the world finds them.
+    """Withdraw memories with their former versions and relations, so that no valid time contains them.
 
-    `undo` brings them back as they were; `hard` deletes them instead. What is not there, or was forgotten before, is
-    not an error: then nothing is removed. For an `entity_id` that nothing has, `matches` are the memories that were
-    about an entity of that id or name until it was deleted, and those that name it. A `query` never forgets anything:
-    it lists `matches`, whose ids say what is meant. What was known before stays in past states of the store (`as_of`),
-    if a history is kept.
+    `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
+    node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or
+    name, and those that mention it. A `query` forgets nothing: it lists `matches` to confirm by their ids. If a history
+    is kept, past states of the store (`as_of`) still contain them.
 
-    `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
-    are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,
-    with what `remains` elsewhere.
+    `erase` removes them from every file of the store, including former versions, absorbed memories and past states. It
+    requires the role admin, resumes after a crash, and is answered when it is done, with what `remains` elsewhere.
 
-    Raises InvalidInput, Forbidden, and Conflict for a node that is no memory.
+    Raises InvalidInput, Forbidden, and Conflict for a node that is not a memory.
     """
-    ids = _meant(request)
+    ids = _requested_ids(request)
     if request.query is not None:
         return answered(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
@@ -84,7 +83,7 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
     if request.entity_id is not None and _is_absent(graph, request.entity_id):
         return answered(_matches(graph, request.entity_id, dry_run=request.dry_run, is_entity=True))
     if request.dry_run:
-        return answered(_tried(graph, request, ids))
+        return answered(_preview(graph, request, ids))
     forgetting: list[_ForgetDraft] = []
 
     def decide(ahead: PendingState) -> WriteBatch:
@@ -92,23 +91,23 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
         return forgetting[0].batch(ids)
 
     def answer(report: Report) -> ForgetAnswer:
-        return forgetting[0].told(report.sequence)
+        return forgetting[0].report(report.sequence)
 
     return graph.write(lambda store: store.submit_decided(decide, 1_000 * len(ids)), answer)
 
 
-def _meant(request: ForgetRequest) -> list[str]:
-    """The memories that are named. Raises InvalidInput."""
+def _requested_ids(request: ForgetRequest) -> list[str]:
+    """Return the ids in the request. Raises InvalidInput."""
     given = [name for name in ("entity_id", "ids", "query") if getattr(request, name) is not None]
     if len(given) != 1:
-        message = "say what to forget by one of entity_id, ids and query"
+        message = "exactly one of entity_id, ids and query is required"
         raise InvalidInput(message, (FieldError(given[1] if given else "", message),))
     wrong = "undo" if request.query is not None and request.undo else "hard" if request.hard and request.undo else ""
     if wrong:
-        message = "goes with entity_id or ids, and not with hard, which cannot be undone"
+        message = "requires entity_id or ids, and cannot be combined with hard, which cannot be undone"
         raise InvalidInput.at(wrong, message)
     if request.erase and (request.query is not None or request.undo or request.reason):
-        message = "goes with entity_id or ids alone: it cannot be undone, and nothing is kept, not even a reason"
+        message = "requires entity_id or ids, and cannot be combined with query, undo or reason"
         raise InvalidInput.at("erase", message)
     return list(dict.fromkeys(request.ids or ([] if request.entity_id is None else [request.entity_id])))
 
@@ -135,15 +134,15 @@ def _matches(graph: Graph, query: str, *, dry_run: bool, is_entity: bool = False
     return msgspec.structs.replace(NOTHING_FORGOTTEN, matches=matches, dry_run=dry_run, sequence=found.index_sequence)
 
 
-def _tried(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
+def _preview(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
     with graph.lease() as store, store.reading() as rows:
         forgetting = _ForgetDraft(PendingState(rows, store.memories, now_in_microseconds()), request)
         forgetting.batch(ids)
-        return forgetting.told(rows.at)
+        return forgetting.report(rows.at)
 
 
 class _ForgetDraft(MemoryDraft):
-    """What forgetting, or remembering, comes to."""
+    """Write that forgets or restores memories."""
 
     def __init__(self, ahead: PendingState, request: ForgetRequest) -> None:
         super().__init__(ahead)
@@ -153,15 +152,14 @@ class _ForgetDraft(MemoryDraft):
 
     @override
     def batch(self, ids: Sequence[str] = ()) -> WriteBatch:
-        """The write for some memories. Raises Conflict."""
-        rows = {row.id: row for node_id in ids for row in self._whole(node_id)}
+        rows = {row.id: row for node_id in ids for row in self._with_versions(node_id)}
         if self._request.hard:
-            return self._deleting(rows.values())
+            return self._delete(rows.values())
         (self._remember if self._request.undo else self._forget)(list(rows.values()))
         return super().batch()
 
-    def told(self, sequence: int) -> ForgetAnswer:
-        """What is said of it."""
+    def report(self, sequence: int) -> ForgetAnswer:
+        """Return the result of the write."""
         memories, relations = len(self._memories), len(self._relations)
         undo = self._request.undo
         return ForgetAnswer(
@@ -175,16 +173,16 @@ class _ForgetDraft(MemoryDraft):
             sequence=sequence,
         )
 
-    def _whole(self, node_id: str) -> list[NodeRow]:
-        """A memory with its former versions; of one that was absorbed the one that has taken it in."""
+    def _with_versions(self, node_id: str) -> list[NodeRow]:
+        """Return an active memory, after following merges, with its former versions. Raises Conflict."""
         row = self.node(node_id if self._request.hard else self.ahead.survivor(node_id))
         if row is None:
             return []
         if not row.is_memory:
-            raise Conflict(_told_of_entity(row, [edge.source for edge in self.ahead.edges_to(row.id, IS_ABOUT)]))
+            raise Conflict(_entity_message(row, [edge.source for edge in self.ahead.edges_to(row.id, IS_ABOUT)]))
         return [row, *versions_of(self.ahead, row.id)]
 
-    def _deleting(self, rows: Iterable[NodeRow]) -> WriteBatch:
+    def _delete(self, rows: Iterable[NodeRow]) -> WriteBatch:
         self._memories.update((row.id, None) for row in rows)
         self._relations.update((edge.key, None) for node_id in self._memories for edge in self._edges_of(node_id))
         return WriteBatch(delete_nodes=[*self._memories], cost=sum(map(len, self._memories)))
@@ -218,52 +216,52 @@ class _ForgetDraft(MemoryDraft):
         return [*self.ahead.edges_from(node_id), *self.ahead.edges_to(node_id)]
 
 
-def _told_of_entity(row: NodeRow, about: Sequence[str]) -> str:
-    """Say why an entity cannot be forgotten, and how to forget the memories about it."""
-    told = f"node {row.id!r} is no memory; it is retired or deleted as a node"
+def _entity_message(row: NodeRow, about: Sequence[str]) -> str:
+    """Return why an entity cannot be forgotten, and how to forget the memories about it."""
+    message = f"node {row.id!r} is not a memory; retire or delete it as a node"
     if not about:
-        return told
+        return message
     named = ", ".join(map(repr, about[:MAX_FORGET_MATCHES])) + (" and more" if len(about) > MAX_FORGET_MATCHES else "")
-    return f"{told}. Forget the memories about it by ids: {named}"
+    return f"{message}. Forget the memories about it by ids: {named}"
 
 
 def versions_of(ahead: PendingState, memory: str) -> list[NodeRow]:
-    """The former versions of a memory, also those that were withdrawn with it."""
+    """Return the former versions of a memory, including those withdrawn with it."""
     found = (ahead.node(edge.source) for edge in ahead.edges_to(memory, VERSION_OF))
     return [row for row in found if row is not None and (row.extras or NO_EXTRAS).belongs_to == memory]
 
 
 _PREDECESSOR_RELATIONS = frozenset({VERSION_OF, MERGED_INTO})
-"""The relations from what a memory was, and from what it took in, to the memory."""
+"""Relation types from former versions and absorbed memories to the memory."""
 FORGET_INDEX_TIMEOUT_SECONDS = 10.0
 REPLICAS_REMAINDER = Remainder(
     kind="node",
     name="copies on other nodes",
-    reason="a node of the cluster that is down removes its copy when it is back",
+    reason="a cluster node that is down removes its copy when it returns",
 )
 RAFT_LOGS_REMAINDER = Remainder(
     kind="log",
     name="Raft logs of the NATS servers",
-    reason="what the servers have told each other they keep for some minutes, until they next take it together",
+    reason="the servers keep replicated messages for some minutes, until the next compaction",
 )
 EXTERNAL_COPIES_REMAINDER = Remainder(
     kind="unknown",
     name="copies outside of this server",
-    reason="exports, backups elsewhere, and what callers and models were told are not known here",
+    reason="exports, other backups, and data sent to callers and models are unknown to this server",
 )
 
 
 def erase(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> Future[ForgetAnswer]:
-    """Erase memories: see `forget`. Raises Forbidden, Conflict, StorageFull and Unavailable."""
+    """Erase memories from every file of a store. Raises Forbidden, Conflict, StorageFull and Unavailable."""
     graph.graphs.caller.require("admin")
     wanted: list[_ForgetTargets] = []
 
     def begin(store: OpenStore) -> Future[PurgeResult]:
         wanted.append(_ForgetTargets(graph, store, ids))
         if request.dry_run:
-            return answered(wanted[0].tried())
+            return answered(wanted[0].preview())
         if store.eraser is None:
-            raise Unavailable("this store is just being opened, or closed; try again")
+            raise Unavailable("this store is opening or closing; try again")
         return store.eraser.erase(wanted[0].find)
 
     return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
@@ -284,7 +282,7 @@ def _answer(graph: Graph, wanted: _ForgetTargets, erased: PurgeResult, *, dry_ru
 
 
 def _remains(graph: Graph, erased: PurgeResult) -> list[Remainder]:
-    """Who else may have what was erased, as far as that is known."""
+    """Return the places that may still hold the erased data, as far as known."""
     settings, root = graph.graphs.settings, graph.pool.layout(graph.name).root
     aside = (*root.glob("damaged-*"), *root.glob("history.sqlite.damaged*"), *root.glob("journal/*.damaged"))
     found = [
@@ -300,68 +298,68 @@ def _remains(graph: Graph, erased: PurgeResult) -> list[Remainder]:
 
 
 class _ForgetTargets:
-    """What is meant by the ids of some memories."""
+    """Nodes to erase for the ids of some memories."""
 
     def __init__(self, graph: Graph, store: OpenStore, ids: Sequence[str]) -> None:
         self._graph = graph
         self._store = store
-        self._named = ids
-        self._journaled: set[str] | None = None
+        self._requested = ids
+        self._journaled_ids: set[str] | None = None
         self.ids: list[str] = []
         self.relations = 0
 
-    def tried(self) -> PurgeResult:
-        """What erasing them would come to."""
+    def preview(self) -> PurgeResult:
+        """Return the result that an erasure would have."""
         with self._store.reading() as rows:
-            doomed = self.find(rows)
-            return PurgeResult(doomed.first, rows.at)
+            targets = self.find(rows)
+            return PurgeResult(targets.first, rows.at)
 
     def find(self, rows: Rows) -> PurgeTargets:
-        """All that is to go of some rows, and what is only in history or journal. Raises Conflict."""
-        named = dict.fromkeys(resolve_redirect(rows, each) for each in self._named)
-        there = _whole(rows, named)
-        gone, first = self._gone([*named, *there], there)
-        self.ids = [*there, *gone]
+        """Return the nodes to erase, in the rows and in history or journal only. Raises Conflict."""
+        named = dict.fromkeys(resolve_redirect(rows, each) for each in self._requested)
+        present = _with_predecessors(rows, named)
+        former, first = self._former_ids([*named, *present], present)
+        self.ids = [*present, *former]
         self.relations = len(
-            {edge.key for node_id in there for edge in (*rows.outgoing(node_id), *rows.incoming(node_id))}
+            {edge.key for node_id in present for edge in (*rows.outgoing(node_id), *rows.incoming(node_id))}
         )
-        return PurgeTargets([*there.values()], gone, first)
+        return PurgeTargets([*present.values()], former, first)
 
-    def _gone(self, ids: Iterable[str], there: dict[str, NodeRow]) -> tuple[list[str], int]:
-        """Those of which history or journal still know, with their versions, and the first commit that knew any."""
-        gone: dict[str, None] = {}
+    def _former_ids(self, ids: Iterable[str], present: dict[str, NodeRow]) -> tuple[list[str], int]:
+        """Return the nodes and versions known to history or journal only, and the first commit that knew any."""
+        former: dict[str, None] = {}
         first = FOREVER
         for node_id in ids:
             known = self._in_history(node_id)
-            row = there.get(node_id)
+            row = present.get(node_id)
             made = row.sequence if row is not None and row.version == 1 else 0
             first = min(first, made if row is not None and known[1] == FOREVER else known[1])
-            gone |= dict.fromkeys(each for each in known[0] if each not in there)
-            if not known[0] and node_id not in there and node_id in self._in_journal:
-                gone[node_id], first = None, 0
-        return [*gone], 0 if first == FOREVER else first
+            former |= dict.fromkeys(each for each in known[0] if each not in present)
+            if not known[0] and node_id not in present and node_id in self._in_journal:
+                former[node_id], first = None, 0
+        return [*former], 0 if first == FOREVER else first
 
     def _in_history(self, node_id: str) -> tuple[list[str], int]:
-        """A node with its former versions, as far as the history knows of them, and since when."""
+        """Return a node and its former versions in the history, and their first commit."""
         historian = self._graph.graphs.historian
         follower = None if historian is None else historian.found(self._store)
         if follower is None or follower.turned_off:
             return [], FOREVER
         if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.turned_off:
-            # A version that it has yet to see is known nowhere else once its memory is deleted.
-            raise Unavailable("the history has not seen all commits yet; try again in a moment", retry_after=2)
-        return follower.look(lambda history: _known(history, node_id))
+            # After a memory is deleted, only the history knows its versions.
+            raise Unavailable("the history has not applied all commits yet; try again in a moment", retry_after=2)
+        return follower.look(lambda history: _find_in_history(history, node_id))
 
     @property
     def _in_journal(self) -> set[str]:
-        """Those of the named ids that journal and snapshots have, which are looked through only for want of others."""
-        if self._journaled is None:
-            self._journaled = _journaled(self._store, {*self._named})
-        return self._journaled
+        """Requested ids found in journal or snapshots, which are searched only if nothing else knows an id."""
+        if self._journaled_ids is None:
+            self._journaled_ids = _find_in_journal(self._store, {*self._requested})
+        return self._journaled_ids
 
 
-def _whole(rows: Rows, ids: Iterable[str]) -> dict[str, NodeRow]:
-    """Memories with their former versions, what they have taken in, and what that was. Raises Conflict."""
+def _with_predecessors(rows: Rows, ids: Iterable[str]) -> dict[str, NodeRow]:
+    """Return memories with their former versions and absorbed memories, recursively. Raises Conflict."""
     found: dict[str, NodeRow] = {}
     waiting = [*ids]
     while waiting:
@@ -369,7 +367,7 @@ def _whole(rows: Rows, ids: Iterable[str]) -> dict[str, NodeRow]:
         if row is None or row.id in found:
             continue
         if not row.is_memory:
-            raise Conflict(f"node {row.id!r} is no memory; it is deleted as a node, and prune-history forgets its past")
+            raise Conflict(f"node {row.id!r} is not a memory; delete it as a node, then use prune-history for its past")
         found[row.id] = row
         waiting += [
             edge.source for edge in rows.incoming(row.id) if _belongs(rows, edge.source, edge.relation_type, row)
@@ -385,8 +383,8 @@ def _belongs(rows: Rows, source: str, relation_type: str, to: NodeRow) -> bool:
     return is_merged or (row.extras or NO_EXTRAS).belongs_to == to.id
 
 
-def _journaled(store: OpenStore, ids: set[str]) -> set[str]:
-    """Those of some memories of which the journal, or a snapshot from before they were deleted, has the rows."""
+def _find_in_journal(store: OpenStore, ids: set[str]) -> set[str]:
+    """Return the ids whose rows are in the journal, or in a snapshot older than their deletion."""
     found, others = set[str](), set[str]()
     oldest = min(map(sequence_of, list_snapshots(store.layout.journal)), default=FOREVER)
     for change in Tail(store.layout.journal).read(store.journal.oldest, store.journal.last):
@@ -398,7 +396,7 @@ def _journaled(store: OpenStore, ids: set[str]) -> set[str]:
     return found - others
 
 
-def _known(history: History, node_id: str) -> tuple[list[str], int]:
+def _find_in_history(history: History, node_id: str) -> tuple[list[str], int]:
     versions = history.sources_of(node_id, VERSION_OF)
     states = {each: history.node_states_after(each, -1, 1) for each in (node_id, *versions)}
     found = {each: state[0] for each, state in states.items() if state and state[0].row.is_memory}

@@ -1,4 +1,4 @@
-"""What stands above and below a memory, now or as of a commit."""
+"""Ancestors and descendants of a memory, currently or as of a commit."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ R = TypeVar("R")
 
 
 def children(graph: Graph, request: BelowRequest) -> PlacedPage:
-    """The memories directly below one that are true now, in the order of their ids. None of them counts as used.
+    """Return the active children of a memory, ordered by id. Does not count as a use.
 
-    Raises NotFound, and with `as_of` TooLarge for more than 10,000, Gone, and Conflict where no history is kept.
+    Raises NotFound; with `as_of` TooLarge for more than 10,000, Gone, and Conflict if no history is kept.
     """
     return _below(graph, request, near=True)
 
 
 def descendants(graph: Graph, request: BelowRequest) -> PlacedPage:
-    """The memories below one at any depth that are true now, in the order of their ids. None of them counts as used.
+    """Return the active descendants of a memory at any depth, ordered by id. Does not count as a use.
 
-    A page that has looked at 20,000 memories ends there. Raises what `children` does.
+    A page ends after examining 20,000 memories. Raises the same errors as `children`.
     """
     return _below(graph, request, near=False)
 
 
 def ancestors(graph: Graph, request: AncestorsRequest) -> list[PlacedMemory]:
-    """The memories above one that are true now, the nearest first, at most 100. Raises what `children` does."""
+    """Return the active ancestors of a memory, nearest first, at most 100. Raises the same errors as `children`."""
 
     def question(store: OpenStore, reader: GraphReader) -> list[PlacedMemory]:
         memory_id = find_memory(reader, request.memory_id, graph.name).id
@@ -63,21 +63,21 @@ def _ask(graph: Graph, as_of: int | str | None, question: Callable[[OpenStore, G
 
 
 def found_memory(store: OpenStore, memory_id: str, name: str) -> NodeRow:
-    """A memory in force of the store of a name, or the one that has taken it in. Raises InvalidInput and NotFound."""
+    """Return an active memory of a store after following merges. Raises InvalidInput and NotFound."""
     checked_label(memory_id)
     with store.reading() as rows:
         return memory_in(rows, memory_id, name)
 
 
 def find_memory(reader: GraphReader, memory_id: str, store: str) -> NodeRow:
-    """Return a memory in force, or the one that it was merged into. Raises InvalidInput and NotFound."""
+    """Return an active memory of a reader after following merges. Raises InvalidInput and NotFound."""
     checked_label(memory_id)
     found = reader.resolve_redirects((memory_id,))[memory_id]
     return require_memory(reader.nodes((found,)).get(found), memory_id, store)
 
 
 def place_memories(store: OpenStore, reader: GraphReader, places: Sequence[MemoryDepth]) -> list[PlacedMemory]:
-    """Return memories with their depths, as callers see them. Raises NotFound for what is no longer known."""
+    """Return memories with their depths, as answers. Raises NotFound if one is no longer known."""
     ids = [place.id for place in places]
     rows, accesses = reader.nodes(ids), reader.accesses(ids)
     about, above = memory_entities(reader, ids), reader.parents(ids)
@@ -86,7 +86,7 @@ def place_memories(store: OpenStore, reader: GraphReader, places: Sequence[Memor
     for memory_id, depth in places:
         row = rows.get(memory_id)
         if row is None:
-            raise NotFound(f"memory {memory_id!r} is no longer known as it was")
+            raise NotFound(f"memory {memory_id!r} is no longer known in its past state")
         access, parent = accesses.get(memory_id), above.get(memory_id)
         fields = fields_of(half_lives, row, access, about.get(memory_id, ()), reader.now, parent)
         found.append(PlacedMemory(**fields, depth=depth))

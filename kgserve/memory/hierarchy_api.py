@@ -1,7 +1,7 @@
-"""The hierarchy of memories: what stands below what, by relations from each child to its parent; requests and answers.
+"""Requests, answers and rules of the memory hierarchy: `child_of` relations from each child to its parent.
 
-A relation counts while both its ends are memories in force and it has no end in time. Of several that a child has, the
-newest one counts; of those that make a circle, the newest one does not.
+A relation counts while both ends are active memories and it has no end of validity. If a child has several parents, the
+newest relation counts; the newest relation of a cycle does not count.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from kgserve.storage.model.rows import NodeRow
 
 
 def check_layers(child: NodeRow, parent: NodeRow) -> None:
-    """Raise Conflict for a memory below one of a more specific layer. Without a layer it may stand anywhere."""
+    """Raise Conflict if the parent has a more specific layer; a memory without a layer fits anywhere."""
     below, above = (child.extras or NO_EXTRAS).layer, (parent.extras or NO_EXTRAS).layer
     if below is not None and above is not None and above > below:
         raise Conflict(
-            f"memory {child.id!r} of layer {below} cannot stand below {parent.id!r} of layer {above}: a parent is of "
-            "the same layer or of a more general one, whose number is smaller"
+            f"memory {child.id!r} of layer {below} cannot be placed below {parent.id!r} of layer {above}: the "
+            "parent's layer number must be equal or smaller"
         )
 
 
 def can_share_layer(one: int | None, other: int | None) -> bool:
-    """Whether memories of two layers may be one: of the same layer, or one of no layer and the other no episode."""
+    """Return whether memories of two layers can be merged: equal layers, or no layer and any but episode."""
     return one == other or (None in {one, other} and EPISODE_LAYER not in {one, other})
 
 
 def can_share_type(one: tuple[str, int | None], other: tuple[str, int | None]) -> bool:
-    """Whether memories of two types, each given with its layer, may be one.
+    """Return whether memories of two types, each given with its layer, can be merged.
 
-    They may if the types are equal, or if each is the default of its layer: then neither caller has chosen one.
+    The types must be equal, or each the default of its layer.
     """
     return one[0] == other[0] or (_is_default(*one) and _is_default(*other))
 
@@ -48,45 +48,45 @@ def _is_default(memory_type: str, layer: int | None) -> bool:
 
 
 class HierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of what stands above or below a memory."""
+    """Query string of the ancestors or descendants of a memory."""
 
     layer: Annotated[int, Meta(ge=0, le=3, description="Only those of this layer")] | None = None
     as_of: AsOfText | None = None
 
 
 class BelowQuery(HierarchyQuery, kw_only=True):
-    """The query of what stands below a memory, page by page in the order of ids."""
+    """Query string of the descendants of a memory, in pages ordered by id."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Most memories on the page")] = 100
-    cursor: Annotated[Id, Meta(description="The id that the header `Link` of the page before names")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of memories")] = 100
+    cursor: Annotated[Id, Meta(description="Id from the `Link` header of the previous page")] | None = None
 
 
 class AncestorsRequest(HierarchyQuery, kw_only=True):
-    """What a memory stands below."""
+    """Request for the ancestors of a memory."""
 
     memory_id: str = field(name="id")
 
 
 class BelowRequest(BelowQuery, kw_only=True):
-    """What stands below a memory."""
+    """Request for the descendants of a memory."""
 
     memory_id: str = field(name="id")
 
 
 class WholeMemoryRequest(MemoryQuery, kw_only=True):
-    """A memory to be read with what belongs to it."""
+    """Request for a memory with its surroundings."""
 
     memory_id: str = field(name="id")
 
 
 class PlacedMemory(Memory, kw_only=True):
-    """A memory above or below another one, so many levels away."""
+    """An ancestor or descendant of a memory."""
 
-    depth: Annotated[int, Meta(description="Levels between the two: 1 for a parent or a child")]
+    depth: Annotated[int, Meta(description="Distance in levels: 1 for a parent or a child")]
 
 
 class PlacedPage(msgspec.Struct, frozen=True):
-    """Some memories, and the id that the next page begins behind: None when there is none."""
+    """A page of memories; `next` is the id after which the next page begins, None on the last page."""
 
     memories: list[PlacedMemory]
     next: str | None

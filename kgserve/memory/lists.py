@@ -1,4 +1,4 @@
-"""Lists of memories, of entities and of relations, in pages. None of them counts as a use."""
+"""Paginated lists of memories, entities and relations. Listing does not count as a use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a page of memories begins, in which order, and when its first page was asked for."""
+    """Cursor of a page of memories: sort order, time of the first page, and position."""
 
     sort: Sort
     now: _Whole
@@ -55,37 +55,38 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
-    """Lists the memories that all filters let pass, newest or most first; those that were withdrawn only by `ended`.
+    """Return a page of the memories that match all filters, newest or highest first; withdrawn ones only with `ended`.
 
-    A page that has looked at 20,000 memories ends there: it may be short, or empty, with a `next_cursor`. Raises
-    InvalidInput, NotFound for an entity, or a memory `under`, that there is not, and Conflict for a name that several
-    entities have.
+    A page ends after examining 20,000 memories: it may be short or empty and still have a `next_cursor`. Raises
+    InvalidInput, NotFound if the entity or the memory `under` does not exist, and Conflict for an ambiguous name.
     """
     if request.offset and request.cursor:
-        raise InvalidInput.at("offset", "goes with the first page only; the cursor knows how far that was")
-    start = _start(request.cursor, request.sort, request.offset)
-    wanted = _wanted(request, start.now)
+        raise InvalidInput.at("offset", "cannot be combined with `cursor`, which includes it")
+    start = _first_cursor(request.cursor, request.sort, request.offset)
+    wanted = _build_filter(request, start.now)
     conditions = asked_in_json(request.metadata, "metadata")
     with graph.lease() as store:
         deleted: DeletedEntity | msgspec.UnsetType = msgspec.UNSET
         if request.entity:
-            wanted, deleted = _about(graph, store, wanted, request.entity)
+            wanted, deleted = _restrict_to_entity(graph, store, wanted, request.entity)
         if request.under:
             wanted = msgspec.structs.replace(wanted, under=found_memory(store, request.under, graph.name).id)
         if conditions:
-            wanted = msgspec.structs.replace(wanted, among=_among_both(wanted.among, _holders(store, conditions)))
+            wanted = msgspec.structs.replace(
+                wanted, among=_intersect(wanted.among, _nodes_with_attributes(store, conditions))
+            )
         if wanted.min_confidence or start.sort in ("confidence", "accessed"):
-            # What waits to be journaled is not in the view.
+            # Buffered uses are not in the memory index yet.
             store.accesses.settle()
-        page = _page(store, wanted, conditions, start, request.limit)
+        page = _build_page(store, wanted, conditions, start, request.limit)
         page.deleted_entity = deleted
         return page
 
 
-def _about(
+def _restrict_to_entity(
     graph: Graph, store: OpenStore, wanted: MemoryFilter, text: str
 ) -> tuple[MemoryFilter, DeletedEntity | msgspec.UnsetType]:
-    """Keep to the memories about an entity, which is returned if it was deleted. Raises NotFound and Conflict."""
+    """Restrict a filter to an entity; also return the entity if it was deleted. Raises NotFound and Conflict."""
     try:
         return msgspec.structs.replace(wanted, entity=found_entity(store, text, graph.name)), msgspec.UNSET
     except NotFound:
@@ -93,17 +94,17 @@ def _about(
         if found is None:
             raise
         with store.reading() as rows:
-            there = frozenset(row.id for row in rows.nodes(found.memories).values() if row.is_memory)
-        return msgspec.structs.replace(wanted, among=there), found.entity
+            memories = frozenset(row.id for row in rows.nodes(found.memories).values() if row.is_memory)
+        return msgspec.structs.replace(wanted, among=memories), found.entity
 
 
-def _among_both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    """The ids that both let pass; None lets all pass."""
+def _intersect(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    """Return the intersection of two filters on ids; None matches all."""
     return one if other is None else other if one is None else one & other
 
 
-def _wanted(request: MemoriesQuery, now: int) -> MemoryFilter:
-    """What is asked for, but for what only the store knows."""
+def _build_filter(request: MemoriesQuery, now: int) -> MemoryFilter:
+    """Return the filter without the parts that require the store."""
     faults = Faults()
     after, before = bound(request.after_date, "after_date", faults), bound(request.before_date, "before_date", faults)
     faults.raise_any()
@@ -123,23 +124,23 @@ def _wanted(request: MemoriesQuery, now: int) -> MemoryFilter:
 
 
 def entity_memories(graph: Graph, request: EntityMemoriesRequest) -> MemoryPage:
-    """Lists the memories about an entity, by its id or its name, newest first. Raises what `list_memories` does."""
+    """Return a page of the memories about an entity, newest first. Raises the same errors as `list_memories`."""
     query = MemoriesQuery(entity=request.entity_id, limit=request.limit, offset=request.offset, cursor=request.cursor)
     return list_memories(graph, query)
 
 
-def _page(
+def _build_page(
     store: OpenStore, wanted: MemoryFilter, conditions: tuple[Condition, ...], start: _Cursor, limit: int
 ) -> MemoryPage:
     place = MemoryPlace(start.value, start.id, start.half, start.skip)
 
     def look(memories: Memories, rows: Rows) -> MemoryPage:
-        also = _having(rows, conditions) if conditions else None
+        also = _has_attributes(rows, conditions) if conditions else None
         page = memories.listed(wanted, start.sort, place, limit, also)
         found = rows.nodes(page.ids)
         if len(found) != len(page.ids) or not all(row.is_memory for row in found.values()):
             raise MemoriesDamaged("it names a memory that is not there")
-        cursor = None if page.next is None else _cursor(_Cursor(start.sort, start.now, *page.next))
+        cursor = None if page.next is None else _encode_cursor(_Cursor(start.sort, start.now, *page.next))
         return MemoryPage(
             memories=to_memories(store, rows, [*found.values()], now_in_microseconds()), next_cursor=cursor
         )
@@ -147,14 +148,14 @@ def _page(
     return store.memories.ask(look)
 
 
-def _holders(store: OpenStore, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
-    """The nodes that have some attributes, if those are few."""
+def _nodes_with_attributes(store: OpenStore, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
+    """Return the nodes with some attributes, or None if they are too many."""
     wanted = NodeFilter(attributes=conditions)
     ids = store.listing(lambda catalog, _: catalog.having(wanted, MAX_SORTED_MEMORIES + 1), by_attributes=True)
     return frozenset(ids) if len(ids) <= MAX_SORTED_MEMORIES else None
 
 
-def _having(rows: Rows, conditions: tuple[Condition, ...]) -> Callable[[str], bool]:
+def _has_attributes(rows: Rows, conditions: tuple[Condition, ...]) -> Callable[[str], bool]:
     def has(node_id: str) -> bool:
         row = rows.node(node_id)
         return row is not None and has_all(row.attributes, conditions)
@@ -163,8 +164,8 @@ def _having(rows: Rows, conditions: tuple[Condition, ...]) -> Callable[[str], bo
 
 
 def list_entities(graph: Graph, request: EntitiesQuery) -> EntityPage:
-    """Lists the entities that have a name, by name in any case and then by id. Raises InvalidInput for a cursor."""
-    after = _decoded(request.cursor, tuple[str, str], ("", ""))
+    """Return a page of the named entities, by name ignoring case, then by id. Raises InvalidInput for a bad cursor."""
+    after = _decode_cursor(request.cursor, tuple[str, str], ("", ""))
     types = tuple(filter(None, request.type))
     with graph.lease() as store:
 
@@ -174,23 +175,23 @@ def list_entities(graph: Graph, request: EntitiesQuery) -> EntityPage:
             if len(found) != len(page.ids):
                 raise MemoriesDamaged("it names an entity that is not there")
             entities = [NamedEntity(**entity_fields(row)) for row in found.values()]
-            return EntityPage(entities=entities, next_cursor=None if page.next is None else _cursor(page.next))
+            return EntityPage(entities=entities, next_cursor=None if page.next is None else _encode_cursor(page.next))
 
         return store.memories.ask(look)
 
 
 def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
-    """Lists the relations between named entities and memories that are true now, by their ends and their types.
+    """Return a page of the current relations between named entities and memories, by ends and types.
 
-    A page that has looked at 20,000 relations ends there: it may be short, or empty, with a `next_cursor`. Raises
-    InvalidInput for a cursor, NotFound for an entity that there is not, and Conflict for a name that several have.
+    A page ends after examining 20,000 relations: it may be short or empty and still have a `next_cursor`. Raises
+    InvalidInput for a bad cursor, NotFound if an entity does not exist, and Conflict for an ambiguous name.
     """
-    after = _decoded(request.cursor, EdgeKey, None)
+    after = _decode_cursor(request.cursor, EdgeKey, None)
     with graph.lease() as store:
         wanted = RelationFilter(
             now_in_microseconds(),
-            _found_end(store, request.source, graph.name) if request.source else "",
-            _found_end(store, request.target, graph.name) if request.target else "",
+            _resolve_end(store, request.source, graph.name) if request.source else "",
+            _resolve_end(store, request.target, graph.name) if request.target else "",
             tuple(filter(None, request.type)),
             request.min_strength,
         )
@@ -201,13 +202,15 @@ def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
             if len(found) != len(page.keys):
                 raise MemoriesDamaged("it names a relation that is not there")
             relations = shown_relations(store, rows, [*found.values()])
-            return RelationPage(relations=relations, next_cursor=None if page.next is None else _cursor(page.next))
+            return RelationPage(
+                relations=relations, next_cursor=None if page.next is None else _encode_cursor(page.next)
+            )
 
         return store.memories.ask(look)
 
 
-def _found_end(store: OpenStore, text: str, name: str) -> str:
-    """Return the id of an entity, by its id or its name, or of a memory. Raises NotFound and Conflict."""
+def _resolve_end(store: OpenStore, text: str, name: str) -> str:
+    """Return the id of an entity, by id or name, or of a memory. Raises NotFound and Conflict."""
     try:
         return found_entity(store, text, name)
     except NotFound:
@@ -221,31 +224,31 @@ def _found_end(store: OpenStore, text: str, name: str) -> str:
 # Cursors
 
 
-def _start(cursor: str | None, sort: Sort, offset: int) -> _Cursor:
+def _first_cursor(cursor: str | None, sort: Sort, offset: int) -> _Cursor:
     first = _Cursor(sort, now_in_microseconds(), *MemoryPlace(skip=offset))
-    found = _decoded(cursor, _Cursor, first)
+    found = _decode_cursor(cursor, _Cursor, first)
     if found.sort != sort:
-        raise _no_cursor()
+        raise _invalid_cursor()
     return found
 
 
-def _cursor(place: object) -> str:
+def _encode_cursor(place: object) -> str:
     return urlsafe_b64encode(msgspec.msgpack.encode(place)).decode().rstrip("=")
 
 
-def _decoded(cursor: str | None, kind: Any, start: T) -> T:
+def _decode_cursor(cursor: str | None, kind: Any, start: T) -> T:
     if not cursor:
         return start
     try:
         found = msgpack_decoder(kind).decode(urlsafe_b64decode((cursor + "=" * (-len(cursor) % 4)).encode("ascii")))
     except (ValueError, msgspec.DecodeError):
-        raise _no_cursor() from None
-    # The decoder passes over signs that are none of its alphabet.
-    if _cursor(found) != cursor:
-        raise _no_cursor()
+        raise _invalid_cursor() from None
+    # The decoder ignores characters outside its alphabet.
+    if _encode_cursor(found) != cursor:
+        raise _invalid_cursor()
     return found
 
 
-def _no_cursor() -> InvalidInput:
-    message = "is not a cursor that a page of this list gave"
+def _invalid_cursor() -> InvalidInput:
+    message = "is not a cursor of this list"
     return InvalidInput.at("cursor", message)

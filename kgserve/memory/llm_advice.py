@@ -1,6 +1,6 @@
-"""What a language model says of memories that are there, where one is set: names, reasons, and answers to questions.
+"""Advice of a configured language model on existing memories: names, reasons, and answers to questions.
 
-It changes nothing: names and reasons stand beside proposals that are made without it, for whoever decides.
+It writes nothing: names and reasons are added to proposals that are made without a model.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kgserve.stores.store import OpenStore
 
 MAX_ANSWER_MEMORIES = 20
 MAX_ANSWER_CONTEXT_TOKENS = 4_000
-"""Memories, and tokens of their texts, that a question is answered from."""
+"""Maximum number of memories, and of tokens of their texts, from which a question is answered."""
 
 
 def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found: Reflection) -> Reflection:
-    """Answer a question from memories, in what was ``found``. Raises InvalidInput, Unavailable where there is none."""
+    """Answer a question from memories, into `found`. Raises InvalidInput and Unavailable."""
     if request.query is None:
-        raise InvalidInput("query: is the question to answer; send it with answer")
+        raise InvalidInput("`query` is required when `answer` is true")
     wanted = RecallRequest(
         query=request.query,
         under=request.under,
@@ -48,20 +48,20 @@ def answer(graph: Graph, extraction: Extraction, request: ReflectRequest, found:
     found.answer, found.used = "", []
     if not hits:
         return found
-    marks = {f"m{at}": hit for at, hit in enumerate(hits, 1)}
-    shown = {mark: {"text": hit.content, "written_at": hit.created_at} for mark, hit in marks.items()}
+    by_label = {f"m{at}": hit for at, hit in enumerate(hits, 1)}
+    shown = {label: {"text": hit.content, "written_at": hit.created_at} for label, hit in by_label.items()}
     reply = extraction.ask_now(about_question(request.query, shown))
     try:
-        said = answered(reply.text)
+        reply_answer = answered(reply.text)
     except Unanswered as trouble:
-        raise Unavailable(f"the language model gives no answer: {trouble.message}", retry_after=5) from None
-    found.answer = said.answer
-    found.used = [marks[mark].id for mark in dict.fromkeys(said.used) if mark in marks]
+        raise Unavailable(f"the language model returned no usable answer: {trouble.message}", retry_after=5) from None
+    found.answer = reply_answer.answer
+    found.used = [by_label[label].id for label in dict.fromkeys(reply_answer.used) if label in by_label]
     return found
 
 
 def advise(extraction: Extraction, store: OpenStore, proposals: Sequence[Proposal]) -> list[Proposal]:
-    """The proposals, some with a name or a reason of the model's; as they are where it gives none."""
+    """Return the proposals, with names or reasons of the model where it gave any."""
     asked = [each for each in proposals if each.kind in {"concept", "contradiction"}][:MAX_ADVICE_PROPOSALS]
     if not asked:
         return [*proposals]

@@ -1,6 +1,6 @@
-"""What is done for memories when nobody asks: accesses are written, faded ones pruned, those that say the same joined.
+"""Background maintenance of memories: journals accesses, prunes, and consolidates duplicates.
 
-One thread for all stores, of low priority. What is due follows from rows and journal, so a restart loses nothing.
+One low-priority thread serves all stores. All due work is derived from rows and journal, so a restart loses nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from kgserve.stores.store import OpenStore
 log = structlog.get_logger()
 
 MAINTENANCE_INTERVAL_SECONDS = 5.0
-"""So often each store is looked at."""
+"""Interval at which each store is checked."""
 _MICROSECONDS_IN_HOUR = 3_600_000_000
 _MAX_FRESH_MEMORIES = 5_000
 _MIN_RECORDED_RUN_MEMORIES = 1_000
-"""So many new memories make a run worth a node though it has found nothing: it need not be made again."""
+"""Number of new memories from which a run without findings is recorded, so that it is not repeated."""
 
 
 class MaintenanceProjection(BackgroundProjection):
-    """Maintain the memories of one store. ``flush`` writes the accesses that are due, of all stores."""
+    """Maintenance of the memories of one store; `flush` journals the due accesses of all stores."""
 
     name = "keeper"
     only_memories = True
@@ -54,7 +54,7 @@ class MaintenanceProjection(BackgroundProjection):
         self._indexes = indexes
         self._flush = flush
         self._created = 0
-        # What was written since the last run; None for more than is worth telling from the rest.
+        # Memories written since the last run; None if they are too many to track.
         self._fresh: set[str] | None = set()
         self._last: RunRecord | None = None
         self._pruned_at = 0
@@ -62,29 +62,27 @@ class MaintenanceProjection(BackgroundProjection):
     @property
     @override
     def woken_by(self) -> list[Callable[[], None]]:
-        """Nothing of the store: see `MemoryMaintenance`."""
         return []
 
     @property
     def settings(self) -> MemorySettings:
-        """What the store's settings say of memories."""
+        """Memory settings of the store."""
         return self.open_store.description.memory
 
     @override
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no file is open."""
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """It has no file."""
+        """Do nothing, as it has no file."""
 
     @override
     def _open(self) -> int:
-        """From where new memories have to be counted; runs that were broken off are noted as such."""
         if not self._has_memories():
             return self.open_store.state.sequence
         apply.note_interrupted(self.open_store)
-        # What one that was broken off had yet to do is still to be done.
+        # An interrupted run counts as not done: its memories remain fresh.
         ended = (run for _, run in apply.runs(self.open_store) if run.status in {"done", "undone"})
         self._last = next((run for run in ended if run.trigger == "automatic"), None)
         return 0 if self._last is None else self._last.through
@@ -93,11 +91,11 @@ class MaintenanceProjection(BackgroundProjection):
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         for change in changes:
             self._created += sum(row.is_memory for row in change.nodes_created)
-            self._note(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
+            self._track_fresh(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
 
     @override
     def _apply_all(self, rows: Rows) -> int:
-        """What the journal no longer has is taken to be enough."""
+        # Changes older than the journal are assumed to be enough for a run.
         self._created, self._fresh = max(self._created, self.settings.consolidation_interval), None
         return rows.at
 
@@ -111,7 +109,7 @@ class MaintenanceProjection(BackgroundProjection):
                 self._prune(RETENTION_CLOCK.now())
             self._consolidate(now)
 
-    def _note(self, ids: Iterable[str]) -> None:
+    def _track_fresh(self, ids: Iterable[str]) -> None:
         if self._fresh is not None:
             self._fresh.update(ids)
             if len(self._fresh) > _MAX_FRESH_MEMORIES:
@@ -139,9 +137,9 @@ class MaintenanceProjection(BackgroundProjection):
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
         self._created = 0
-        if plan.near_checked or self._indexes is None:  # what was not compared in meaning is left to the next run
+        if plan.near_checked or self._indexes is None:  # memories not compared by vectors stay for the next run
             self._fresh = set()
-        self._last = self._carried_out(plan, threshold, now, noted=created >= _MIN_RECORDED_RUN_MEMORIES)
+        self._last = self._carry_out(plan, threshold, now, noted=created >= _MIN_RECORDED_RUN_MEMORIES)
 
     def _is_due(self, now: int) -> bool:
         if self._created == 0:
@@ -153,8 +151,8 @@ class MaintenanceProjection(BackgroundProjection):
             or now - last >= settings.consolidation_hours * _MICROSECONDS_IN_HOUR
         )
 
-    def _carried_out(self, plan: Plan, threshold: float, now: int, *, noted: bool) -> RunRecord:
-        """Do it, and leave a node that says so, where there is anything to say."""
+    def _carry_out(self, plan: Plan, threshold: float, now: int, *, noted: bool) -> RunRecord:
+        """Carry out a plan, and record the run if there is anything to report."""
         suggested = plan.suggestions[:MAX_SUGGESTIONS]
         record = RunRecord(
             status="running",
@@ -179,22 +177,22 @@ class MaintenanceProjection(BackgroundProjection):
 
 
 class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
-    """A companion of the pool: keeps the memories of every store while it is open."""
+    """Companion of the pool: maintains the memories of every open store."""
 
     def __init__(self, indexer: Indexer | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:
-        """With ``indexer``, a companion before it, memories are compared in meaning. ``tick`` is in seconds."""
+        """Create the maintenance; `indexer` enables comparison by vectors, `tick` is in seconds."""
         self._indexer = indexer
         super().__init__(FollowerThread("keeper"), "keeper-reminder", tick)
 
     def of(self, store: OpenStore) -> MaintenanceProjection:
-        """The keeping of an open store. Raises Unavailable when it is just closing."""
-        return self._of(store, "this store is just closing")
+        """Return the maintenance of an open store. Raises Unavailable while it is closing."""
+        return self._of(store, "this store is closing")
 
     def flush(self) -> None:
-        """Begin to write the accesses that are due."""
-        for keeping in self._every():
-            if keeping.open_store.accesses.due:
-                keeping.open_store.accesses.flush()
+        """Start to journal the due accesses."""
+        for projection in self._every():
+            if projection.open_store.accesses.due:
+                projection.open_store.accesses.flush()
 
     @override
     def _begun(self, store: OpenStore) -> MaintenanceProjection:

@@ -1,4 +1,4 @@
-"""What stands next to the best memories of a recall, and what these give to it."""
+"""Neighbours of the best hits of a recall, and the boosts that they receive."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kgserve.memory.recall_scoring import (
 )
 
 MAX_CHILDREN_COMPARED = 500
-"""Of so many children of a memory the nearest are found."""
+"""Maximum number of children of a memory among which the nearest are selected."""
 MAX_ENTITY_MEMORIES_COMPARED = 50
-"""Of so many memories of an entity, those that are most about it, the nearest are found."""
+"""Maximum number of memories of an entity, most relevant first, among which the nearest are selected."""
 COMMON_ENTITY_MEMORIES = 2_000
-"""What more memories are about says nothing about any of them."""
+"""Number of memories above which an entity is too common to boost any."""
 
 Near = Callable[[Iterable[str]], dict[str, float]]
-"""How near some memories are to the query; those that are not told come last."""
+"""Function that returns the cosine of some memories with the query; unknown ones rank last."""
 
 
 class NeighbourBoosts:
-    """What stands beside memories at the moment that is looked at; at most 53 look-ups for ten of them."""
+    """Boosts for neighbours of memories; at most 53 look-ups for ten memories."""
 
     def __init__(self, reader: GraphReader, about: EntityAssociations, near: Near) -> None:
         self._reader = reader
@@ -41,9 +41,9 @@ class NeighbourBoosts:
         self._below = lru_cache(None)(self._nearest_below)
 
     def gifts(self, givers: Sequence[str], apart: tuple[str, ...] = ()) -> Iterator[Boost]:
-        """What each gives to whom, but by relations of some types.
+        """Yield the boosts from each memory to its neighbours; relations of types in `apart` are skipped.
 
-        Who it is given to need not pass the filters, nor be a memory.
+        Receivers are not filtered and need not be memories.
         """
         above = self._reader.parents(givers)
         for giver in givers:

@@ -1,4 +1,4 @@
-"""Memories as callers get them: a node's row, with what reading has made of it, and what it is about."""
+"""Memories as API answers: a node's row with its accesses, entities and parent."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from kgserve.stores.store import OpenStore
 
 
 def now_in_microseconds() -> int:
-    """The server's clock."""
+    """Return the server's clock, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def record_use(
     store: OpenStore, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None
 ) -> dict[str, Access]:
-    """Count one use of each memory, which raises its confidence; ``least`` is what some are worth in any case."""
+    """Record one use of each memory, which raises its confidence; `least` are minimum confidences by id."""
     by_id = {row.id: row for row in rows}
     settings, at_least = store.description.memory, least or {}
     half_lives = half_lives_of(settings)
 
     def used(node_id: str, before: Access | None) -> Access:
         row = by_id[node_id]
-        worth, fading = confidence_of(row, before), half_lives.of(row.type)
-        if (floor := at_least.get(node_id, 0.0)) > decay.effective(worth, now, fading):
-            worth = Confidence(floor if settings.reinforcement == "add" else max(floor, worth.confidence), now)
-        risen = _reinforce(settings, worth, now, fading)
-        return Access(node_id, 1 if before is None else before.count + 1, risen.since, risen.confidence)
+        stored, half_life = confidence_of(row, before), half_lives.of(row.type)
+        if (floor := at_least.get(node_id, 0.0)) > decay.effective(stored, now, half_life):
+            stored = Confidence(floor if settings.reinforcement == "add" else max(floor, stored.confidence), now)
+        raised = _reinforce(settings, stored, now, half_life)
+        return Access(node_id, 1 if before is None else before.count + 1, raised.since, raised.confidence)
 
     return store.accesses.update(by_id, used)
 
 
-def _reinforce(settings: MemorySettings, worth: Confidence, now: int, half_life: int | None) -> Confidence:
-    """Apply the formula that the store's setting `reinforcement` names."""
+def _reinforce(settings: MemorySettings, stored: Confidence, now: int, half_life: int | None) -> Confidence:
+    """Apply the formula of the store's setting `reinforcement`."""
     if settings.reinforcement == "add":
-        return decay.add_to_remainder(worth, now, half_life, settings.reinforcement_amount)
-    return decay.restore_and_add(worth, now, settings.reinforcement_amount)
+        return decay.add_to_remainder(stored, now, half_life, settings.reinforcement_amount)
+    return decay.restore_and_add(stored, now, settings.reinforcement_amount)
 
 
 def to_memories(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[Memory]:
-    """Some memories, as of now in microseconds, with whom and what they are about."""
+    """Return memories as of `now`, in microseconds, with their entities."""
     return [Memory(**fields) for fields in shown_fields(store, rows, found, now)]
 
 
 def shown_fields(store: OpenStore, rows: Rows, found: Sequence[NodeRow], now: int) -> list[dict[str, Any]]:
-    """The same as the fields of each."""
+    """Return the `Memory` fields of some rows."""
     ids = [row.id for row in found]
     accesses, half_lives = store.accesses.of(ids), half_lives_of(store.description.memory)
     edges = outgoing_of(rows, ids, (IS_ABOUT, CHILD_OF))
@@ -78,10 +78,10 @@ def fields_of(
     now: int,
     parent: str | None,
 ) -> dict[str, Any]:
-    """The fields of one `Memory`; ``access`` is its last use, ``parent`` the id of what it stands below."""
+    """Return the fields of one `Memory`; `access` is its last use, `parent` the id of its parent."""
     extras = row.extras
     if extras is None or extras.confidence is None:
-        raise ValueError(f"{row.id} is no memory")
+        raise ValueError(f"{row.id} is not a memory")
     worth = confidence_of(row, access)
     created_at = format_time(row.created_at)
     fields: dict[str, Any] = {
@@ -105,8 +105,8 @@ def fields_of(
     optional = (
         ("layer", extras.layer),
         ("parent_id", parent),
-        ("valid_from", _text(extras.valid_from)),
-        ("valid_to", _text(extras.valid_to)),
+        ("valid_from", _format_optional(extras.valid_from)),
+        ("valid_to", _format_optional(extras.valid_to)),
         ("ended", extras.ended or None),
         ("belongs_to", extras.belongs_to or None),
     )
@@ -115,7 +115,7 @@ def fields_of(
 
 
 def entities_among(edges: Iterable[EdgeRow], named: Mapping[str, NodeRow]) -> dict[str, list[MemoryEntity]]:
-    """The entities that edges of memories lead to, of those that are there; by memory, the most relevant first."""
+    """Return the existing entities at the ends of edges of memories; by memory, most relevant first."""
     found: dict[str, list[MemoryEntity]] = {}
     for edge in sorted(edges, key=lambda edge: (-edge.weight, edge.target)):
         entity = named.get(edge.target)
@@ -126,9 +126,9 @@ def entities_among(edges: Iterable[EdgeRow], named: Mapping[str, NodeRow]) -> di
 
 
 def name_of(row: NodeRow) -> str:
-    """What a node is called: its name, or else its id."""
+    """Return the name of a node, or its id."""
     return (row.extras.name if row.extras is not None else "") or row.id
 
 
-def _text(moment: int | None) -> str | None:
+def _format_optional(moment: int | None) -> str | None:
     return None if moment is None else format_time(moment)

@@ -1,4 +1,4 @@
-"""Memories that have faded: withdrawn, or deleted, as the store's settings want it."""
+"""Pruning: withdraws or deletes memories whose confidence has decayed, as the store's settings say."""
 
 from __future__ import annotations
 
@@ -27,33 +27,32 @@ from kgserve.stores.store import OpenStore
 
 Mode = Literal["archive", "delete"]
 _PRUNE_BATCH_SIZE = 100
-"""Memories of one commit: whoever writes meanwhile waits for it."""
+"""Memories per commit; other writers wait for each commit."""
 
 
 class Faded(NamedTuple):
-    """Memories that have faded, and how many others have that stay, by why."""
+    """Memories to prune, and counts of protected ones by reason."""
 
     ids: list[str]
     kept: Counter[str]
 
 
 def mode_of(settings: MemorySettings) -> Mode:
-    """What becomes of memories that have faded; where nothing is done by itself, they are withdrawn when asked for."""
+    """Return the mode of the settings; with pruning off, an explicit request archives."""
     return "delete" if settings.prune == "delete" else "archive"
 
 
 def faded(store: OpenStore, now: int, pause: Pause) -> Faded:
-    """The memories worth less than the store's threshold at a moment, in microseconds, that nothing protects. Blocks.
+    """Return the unprotected memories whose confidence at `now`, in microseconds, is below the threshold. Blocks.
 
-    Protected are those that are pinned, domains and concepts, those that have children, and those that were written or
-    accessed within a day.
+    Protected are pinned memories, domains and concepts, parents, and memories written or accessed within a day.
     """
     found, place, below = Faded([], Counter()), Fading(), store.description.memory.prune_threshold
     while True:
         started = time.perf_counter()
         some = store.memories.ask(lambda memories, _, at=place: memories.faded(below, now, at, _PRUNE_BATCH_SIZE))
         with store.reading() as rows:
-            _add(found, store, rows, [*rows.nodes([memory.id for memory in some]).values()], now)
+            _classify(found, store, rows, [*rows.nodes([memory.id for memory in some]).values()], now)
         pause(time.perf_counter() - started)
         if len(some) < _PRUNE_BATCH_SIZE:
             found.ids.sort()
@@ -62,33 +61,33 @@ def faded(store: OpenStore, now: int, pause: Pause) -> Faded:
 
 
 def prune(store: OpenStore, ids: Sequence[str], mode: Mode, now: int, pause: Pause) -> tuple[list[str], int]:
-    """Withdraw or delete memories, as far as they are still faded when their turn comes: which, and the last commit."""
+    """Withdraw or delete memories that still qualify at commit; return their ids and the last sequence."""
     done, sequence = Faded([], Counter()), store.state.sequence
     for first in range(0, len(ids), _PRUNE_BATCH_SIZE):
         started, some = time.perf_counter(), ids[first : first + _PRUNE_BATCH_SIZE]
-        write = store.submit_prepared(partial(_batch, store, some, mode, now, done), MEMORY_JOB_TIMEOUT_SECONDS)
+        write = store.submit_prepared(partial(_build_batch, store, some, mode, now, done), MEMORY_JOB_TIMEOUT_SECONDS)
         sequence = write.result().sequence
         pause(time.perf_counter() - started)
     return done.ids, sequence
 
 
-def _batch(store: OpenStore, some: Sequence[str], mode: Mode, now: int, done: Faded) -> WriteBatch:
+def _build_batch(store: OpenStore, some: Sequence[str], mode: Mode, now: int, done: Faded) -> WriteBatch:
     with store.reading() as rows:
-        found, gone = rows.nodes(some), Faded([], Counter())
-        _add(gone, store, rows, [*found.values()], now)
-        done.ids.extend(gone.ids)
-        ids = with_versions(rows, gone.ids)
+        found, prunable = rows.nodes(some), Faded([], Counter())
+        _classify(prunable, store, rows, [*found.values()], now)
+        done.ids.extend(prunable.ids)
+        ids = with_versions(rows, prunable.ids)
         if mode == "delete":
             return WriteBatch(delete_nodes=ids)
-        return WriteBatch(nodes=[_pruned(row) for row in rows.nodes(ids).values()])
+        return WriteBatch(nodes=[_prune_row(row) for row in rows.nodes(ids).values()])
 
 
-def _pruned(row: NodeRow) -> NodePut:
+def _prune_row(row: NodeRow) -> NodePut:
     return soft_delete(row, PRUNED, (row.extras or NO_EXTRAS).belongs_to)
 
 
-def _add(found: Faded, store: OpenStore, rows: Rows, some: Sequence[NodeRow], now: int) -> None:
-    """Sort out those of some nodes that are memories and have faded."""
+def _classify(found: Faded, store: OpenStore, rows: Rows, some: Sequence[NodeRow], now: int) -> None:
+    """Add the prunable memories among some rows to the result, and count protected ones."""
     threshold, candidates = store.description.memory.prune_threshold, [row for row in some if is_active(row, now)]
     accesses = store.accesses.of([row.id for row in candidates])
     for node_id, member in members_of(store, candidates, now).items():
@@ -100,7 +99,7 @@ def _add(found: Faded, store: OpenStore, rows: Rows, some: Sequence[NodeRow], no
 
 
 def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> str:
-    """What keeps a memory that has faded; "" if nothing does."""
+    """Return what protects a memory, or an empty string."""
     layer = (row.extras or NO_EXTRAS).layer
     if is_pinned(row):
         return "pinned"
@@ -112,6 +111,6 @@ def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> st
 
 
 def _is_recent(row: NodeRow, access: Access | None, now: int) -> bool:
-    """Whether it was written or accessed within a day; what was never changed was written when it says."""
+    """Return whether a memory was written or accessed within a day; an unchanged one counts from its stated time."""
     written = stated_at(row) if row.version == 1 else row.updated_at
     return max(written, access.last if access else written) > now - DAY_MICROSECONDS

@@ -1,7 +1,7 @@
-"""Erasing: memories that are gone from the rows leave every file of their store, while others read and write.
+"""Erasure of deleted memories from every file of a store, while other callers read and write.
 
-What is to go is durable before any of it goes. Each step comes to the same when it is done twice, so an erasure that a
-crash has broken off begins again when its store opens, and memories that it had not yet deleted are gone by then.
+The intention is durable before anything is deleted. Each step is idempotent, so an erasure interrupted by a crash
+resumes when its store opens; rows that were not deleted yet are deleted first.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from kgserve.stores.store import OpenStore
 log = structlog.get_logger()
 
 PURGE_INDEX_TIMEOUT_SECONDS = 60.0
-"""So long an index may take to see what was deleted; what it lacks after that it takes from the rows."""
+"""Time limit for an index to apply the deletion; after that it is rebuilt from the rows."""
 PURGE_RETRY_SECONDS = 10.0
 _PURGE_PENDING_MESSAGE = (
-    "the memories are gone from every read, and the erasure is noted: it is completed in the background, and when the "
-    "store opens again"
+    "the memories are deleted from every read, and the erasure is recorded: it completes in the background, or when "
+    "the store opens again"
 )
 
 
 class Purger:
-    """A companion of the pool, the last one: erases in every store while it is open."""
+    """Companion of the pool, registered last: erases data in every open store."""
 
     of_copies = False
 
@@ -61,7 +61,7 @@ class Purger:
         self._lock = threading.Lock()
 
     def opened(self, store: OpenStore) -> None:
-        """Complete what was begun, and be there for more."""
+        """Resume an interrupted erasure, and accept new ones."""
         indexes = None if self._indexer is None else self._indexer.of(store)
         history = None if self._historian is None else self._historian.found(store)
         eraser = store.eraser = StoreEraser(store, indexes, history)
@@ -70,7 +70,7 @@ class Purger:
         eraser.resume()
 
     def closing(self, store: OpenStore) -> None:
-        """Leave what is under way to the next time; blocks until nothing is."""
+        """Stop the erasures of a store, to be resumed later; block until they have ended."""
         with self._lock:
             eraser = self._open.pop(store.name, None)
         if eraser is not None:
@@ -78,43 +78,43 @@ class Purger:
             eraser.wait()
 
     def halt(self) -> None:
-        """All stores are about to close: begin nothing new."""
+        """Start no new erasures, because all stores are about to close."""
         with self._lock:
             for eraser in self._open.values():
                 eraser.stop()
 
 
 class StoreEraser:
-    """Erases in one open store, one erasure after the other, each in a thread of its own."""
+    """Erasures in one open store, one at a time, each in its own thread."""
 
     def __init__(self, store: OpenStore, indexes: Indexes | None, history: HistoryFollower | None) -> None:
         self._store = store
         self._indexes = indexes
         self._history = history
-        self._turn = threading.Lock()
+        self._exclusive = threading.Lock()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def erase(self, find: Callable[[Rows], PurgeTargets]) -> Future[PurgeResult]:
-        """See `store.Eraser`. The future raises what ``find`` does, StorageFull and Unavailable."""
+        """Erase the nodes that `find` returns; the future raises its errors, StorageFull and Unavailable."""
         done: Future[PurgeResult] = Future()
         self._start(lambda: self._erase(find, done))
         return done
 
     def resume(self) -> None:
-        """Complete what was begun before the store was opened: rows at once, all else in the background."""
+        """Resume an interrupted erasure: delete its rows now, and the rest in the background."""
         if (intention := intended(self._store.layout)) is None:
             return
         log.info("erasing_resumed", store=self._store.name, nodes=len(intention.ids))
         intention = self._without_rows(intention)
-        self._start(lambda: self._complete_in_turn(intention))
+        self._start(lambda: self._complete_exclusively(intention))
 
     def stop(self) -> None:
-        """Let what is under way end soon."""
+        """Request the running erasure to stop."""
         self._stopping.set()
 
     def wait(self) -> None:
-        """Block until nothing is under way."""
+        """Block until no erasure is running."""
         for thread in self._threads:
             thread.join()
 
@@ -124,16 +124,16 @@ class StoreEraser:
         self._threads.append(thread)
         thread.start()
 
-    def _complete_in_turn(self, intention: Intention) -> None:
-        with self._turn:
+    def _complete_exclusively(self, intention: Intention) -> None:
+        with self._exclusive:
             self._complete(intention, Future())
 
     def _erase(self, find: Callable[[Rows], PurgeTargets], done: Future[PurgeResult]) -> None:
-        with self._turn:
+        with self._exclusive:
             try:
                 self._check()
-                doomed, intention = self._begin(find)
-            except BaseException as error:  # noqa: BLE001  # it is the caller's, whatever it is
+                targets, intention = self._prepare(find)
+            except BaseException as error:  # noqa: BLE001  # passed on to the caller
                 done.set_exception(
                     Unavailable("this store is closing") if isinstance(error, FollowerStopped) else error
                 )
@@ -142,34 +142,34 @@ class StoreEraser:
                 self._complete(intention, done)
             if not done.done():
                 through = self._store.state.sequence if intention is None else intention.through
-                done.set_result(PurgeResult(doomed.first, through))
+                done.set_result(PurgeResult(targets.first, through))
 
-    # Beginning
+    # Preparation
 
-    def _begin(self, find: Callable[[Rows], PurgeTargets]) -> tuple[PurgeTargets, Intention | None]:
-        """Note what is to go, and delete it in the same turn of the writer; None where nothing is."""
+    def _prepare(self, find: Callable[[Rows], PurgeTargets]) -> tuple[PurgeTargets, Intention | None]:
+        """Record the intention and delete the rows in one slot of the writer thread; None if nothing matches."""
         store, begun = self._store, list[tuple[PurgeTargets, Intention | None]]()
         if self._history is not None:
-            # What was deleted before is found in it, and it may be minutes behind.
-            self._await(self._history, store.state.sequence)
+            # Nodes that were deleted earlier are found in the history, which may be minutes behind.
+            self._catch_up(self._history, store.state.sequence)
         with store.reading() as rows:
-            # What is looked for in files is found here, where no writer waits for it.
-            if not (doomed := find(rows)).ids:
-                return doomed, None
+            # Search files here, so that the writer does not wait for it.
+            if not (targets := find(rows)).ids:
+                return targets, None
 
         def prepare() -> WriteBatch:
             with store.reading() as rows:
-                doomed = find(rows)
-            puts = _runs_without(store, doomed.ids)
-            intention = self._intention(doomed, puts) if doomed.ids else None
-            begun.append((doomed, intention))
+                targets = find(rows)
+            puts = _remove_from_runs(store, targets.ids)
+            intention = self._intention(targets, puts) if targets.ids else None
+            begun.append((targets, intention))
             if intention is None:
                 return WriteBatch()
             with storing(f"noting what is to be erased of store {store.name!r}"):
                 intend(store.layout, intention)
-            # Who listens is still to be told that they are gone: all before that goes.
+            # Subscribers must still receive the deletion, so it starts a new segment; older segments are rewritten.
             store.journal.begin_segment()
-            return _deletion([row.id for row in doomed.rows], puts)
+            return _deletion([row.id for row in targets.rows], puts)
 
         try:
             store.submit_prepared(prepare).result()
@@ -179,13 +179,13 @@ class StoreEraser:
             raise
         return begun[0]
 
-    def _intention(self, doomed: PurgeTargets, puts: Sequence[NodePut]) -> Intention:
+    def _intention(self, targets: PurgeTargets, puts: Sequence[NodePut]) -> Intention:
         before = self._store.state.sequence
-        through = before + bool(doomed.rows or puts)
-        return Intention(doomed.ids, [put.id for put in puts], before, through, self._texts(doomed.rows))
+        through = before + bool(targets.rows or puts)
+        return Intention(targets.ids, [put.id for put in puts], before, through, self._embedding_keys(targets.rows))
 
-    def _texts(self, rows: Iterable[NodeRow]) -> list[str]:
-        """What names the kept vectors of some rows."""
+    def _embedding_keys(self, rows: Iterable[NodeRow]) -> list[str]:
+        """Return the keys of the cached embeddings of some rows."""
         if self._indexes is None:
             return []
         model, indexed = self._indexes.vector.model, self._store.description.indexed_attributes
@@ -194,13 +194,13 @@ class StoreEraser:
         return sorted(text_key(model, meaning).hex() for meaning in meanings)
 
     def _without_rows(self, intention: Intention) -> Intention:
-        """Delete what a crash has left of the rows; those that were written since have nothing to do with it."""
+        """Delete rows that a crash left behind; rows written since then are unrelated."""
         store = self._store
         with store.reading() as rows:
             left = [row.id for row in rows.nodes(intention.ids).values() if row.sequence <= intention.through]
         if not left:
             return intention
-        puts = _runs_without(store, intention.ids)
+        puts = _remove_from_runs(store, intention.ids)
         before = store.end_segment()
         report = store.submit(_deletion(left, puts)).result()
         former = [*{*intention.former, *(put.id for put in puts)}]
@@ -208,10 +208,10 @@ class StoreEraser:
         intend(store.layout, intention)
         return intention
 
-    # Completing
+    # Completion
 
     def _complete(self, intention: Intention, done: Future[PurgeResult]) -> None:
-        """Do all that is left, as often as need be; who waits is told after the first failure."""
+        """Complete an erasure, retrying as needed; the caller receives an error after the first failure."""
         started = time.perf_counter()
         while not self._stopping.is_set():
             try:
@@ -220,7 +220,7 @@ class StoreEraser:
                 break
             except (KgserveError, OSError, sqlite3.Error) as error:
                 log.warning("erasing_failed", store=self._store.name, retry_in=PURGE_RETRY_SECONDS, error=str(error))
-                _fail(done, f"{_PURGE_PENDING_MESSAGE}; just now: {error}")
+                _fail(done, f"{_PURGE_PENDING_MESSAGE}; latest error: {error}")
                 self._stopping.wait(PURGE_RETRY_SECONDS)
             else:
                 seconds = round(time.perf_counter() - started, 3)
@@ -231,16 +231,16 @@ class StoreEraser:
     def _clean(self, intention: Intention) -> None:
         store, before = self._store, intention.before
         if store.journal.end.segment <= before:
-            # It was broken off before the segment had ended.
+            # It was interrupted before the segment ended.
             before = store.end_segment()
         for view in self._views:
-            self._await(view, max(intention.through, before))
+            self._catch_up(view, max(intention.through, before))
         intention = self._with_former_texts(intention)
-        self._let_go(intention)
+        self._erase_from_projections(intention)
         with store.commits.keeping(alone=True):
             store.erase(before, intention.ids)
             self._check()
-            # Last, for an index that was behind may have kept a vector once more.
+            # Embeddings go last: an index that was behind may have cached one again.
             if self._indexes is not None:
                 with closing(EmbeddingCache(store.layout.embeddings)) as cache:
                     cache.forget([bytes.fromhex(text) for text in intention.texts])
@@ -248,13 +248,13 @@ class StoreEraser:
 
     @property
     def _views(self) -> list[BackgroundProjection]:
-        """Those who follow the journal."""
+        """Projections that follow the journal."""
         both = () if self._indexes is None else (self._indexes.keyword, self._indexes.vector)
         indexes = [view for view in both if view.is_kept]
         return [view for view in (self._history, *indexes) if view is not None]
 
     def _with_former_texts(self, intention: Intention) -> Intention:
-        """With the vectors of all that they have ever said, as long as the history knows."""
+        """Add the embeddings of former texts, as far as the history contains them."""
         history = self._history
         if self._indexes is None or history is None or history.turned_off:
             return intention
@@ -264,13 +264,13 @@ class StoreEraser:
             for node_id in intention.ids
             for state in history.look(lambda known, each=node_id: known.node_states_until(each, through))
         ]
-        texts = sorted({*intention.texts, *self._texts(state.row for state in states)})
+        texts = sorted({*intention.texts, *self._embedding_keys(state.row for state in states)})
         intention = msgspec.structs.replace(intention, texts=texts)
         intend(self._store.layout, intention)
         return intention
 
-    def _let_go(self, intention: Intention) -> None:
-        """Have history and indexes let go of it, the history first: those of the past are made of it."""
+    def _erase_from_projections(self, intention: Intention) -> None:
+        """Erase the nodes from history and indexes; history first, since indexes of the past are built from it."""
         layout = self._store.layout
         erasure = Erasure(tuple(intention.ids), tuple(intention.former), intention.through)
         if self._history is not None:
@@ -286,23 +286,23 @@ class StoreEraser:
         for view in self._indexes.views:
             self._check()
             if not view.is_kept:
-                view.serve()  # its files go
+                view.serve()  # removes its files
                 continue
             try:
                 while view.rebuild_wanted:
                     view.serve()
                 view.erase(erasure)
             except KgserveError as error:
-                # Of another model, for one: nobody asks these files, and who can open them again makes them anew.
+                # For example an index of another model: it is unused, and is rebuilt when it is opened again.
                 log.warning("index_removed", store=self._store.name, index=view.name, error=str(error))
                 view.close()
                 shutil.rmtree(view.files, ignore_errors=True)
                 view.rebuild_wanted = True
 
-    def _await(self, view: BackgroundProjection, sequence: int) -> None:
-        """Have a view see a commit, in this thread: its own gives way to all others. The history has to see it.
+    def _catch_up(self, view: BackgroundProjection, sequence: int) -> None:
+        """Apply commits to a view in this thread until it reaches a sequence.
 
-        Of an index the files can be made anew, so it is not waited for without end.
+        The wait for an index is bounded, because its files can be rebuilt; the history must reach the sequence.
         """
         until = time.monotonic() + PURGE_INDEX_TIMEOUT_SECONDS
         view.wait(sequence, 0)
@@ -321,7 +321,7 @@ class StoreEraser:
                 return
 
     def _check(self) -> None:
-        """Raise Stopped when the store is closing."""
+        """Raise FollowerStopped if the store is closing."""
         if self._stopping.is_set():
             raise FollowerStopped
 
@@ -336,31 +336,33 @@ def _fail(done: Future[PurgeResult], message: str) -> None:
         done.set_exception(Unavailable(message, retry_after=int(PURGE_RETRY_SECONDS)))
 
 
-def _runs_without(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
-    """The nodes of runs that name some memories, without what they say of them."""
-    gone = {*ids}
-    runs = [_consolidation_without(row, said, gone) for row, said in runs_of(store, KIND_CONSOLIDATION, run_of)]
-    runs += [_reflection_without(row, said, gone) for row, said in runs_of(store, KIND_REFLECTION, record_of)]
+def _remove_from_runs(store: OpenStore, ids: Iterable[str]) -> list[NodePut]:
+    """Return the puts that remove some memories from the records of runs."""
+    removed = {*ids}
+    runs = [_consolidation_without(row, record, removed) for row, record in runs_of(store, KIND_CONSOLIDATION, run_of)]
+    runs += [_reflection_without(row, record, removed) for row, record in runs_of(store, KIND_REFLECTION, record_of)]
     return [put for put in runs if put is not None]
 
 
-def _consolidation_without(row: NodeRow, said: RunRecord, ids: set[str]) -> NodePut | None:
-    suggestions = [each for each in said.suggestions if ids.isdisjoint(each.ids)]
-    apart = [each for each in said.apart if each not in ids]
-    if (len(suggestions), len(apart)) == (len(said.suggestions), len(said.apart)):
+def _consolidation_without(row: NodeRow, record: RunRecord, ids: set[str]) -> NodePut | None:
+    suggestions = [each for each in record.suggestions if ids.isdisjoint(each.ids)]
+    apart = [each for each in record.apart if each not in ids]
+    if (len(suggestions), len(apart)) == (len(record.suggestions), len(record.apart)):
         return None
-    return _rewritten(row, msgspec.structs.replace(said, suggestions=suggestions, apart=apart).text)
+    return _rewritten(row, msgspec.structs.replace(record, suggestions=suggestions, apart=apart).text)
 
 
-def _reflection_without(row: NodeRow, said: ReflectionRecord, ids: set[str]) -> NodePut | None:
+def _reflection_without(row: NodeRow, record: ReflectionRecord, ids: set[str]) -> NodePut | None:
     proposals = [
-        each for each in said.proposals if ids.isdisjoint((*each.ids, *(candidate.id for candidate in each.candidates)))
+        each
+        for each in record.proposals
+        if ids.isdisjoint((*each.ids, *(candidate.id for candidate in each.candidates)))
     ]
-    if len(proposals) == len(said.proposals):
+    if len(proposals) == len(record.proposals):
         return None
-    return _rewritten(row, msgspec.structs.replace(said, proposals=proposals).text)
+    return _rewritten(row, msgspec.structs.replace(record, proposals=proposals).text)
 
 
 def _rewritten(row: NodeRow, attributes: str) -> NodePut:
-    # Its former versions are erased, also those that it names as other heads.
+    # Former versions of the run are erased too, including conflicting heads.
     return NodePut(0, row.id, attributes=attributes, resolves=True)

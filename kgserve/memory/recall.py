@@ -1,8 +1,8 @@
-"""One recall from one store: which of its memories pass every filter, and which of them are best.
+"""Recall from one store: filtering and ranking of its memories.
 
-The indexes filter by what they know. What they do not know, confidence above all, is judged by the rows of what they
-find, a little more of which is asked for than is wanted. Where that gives too few, because just what is near the query
-has faded, the memory view names those that pass, and the indexes search among them alone: so what is found is exact.
+The indexes apply the filters that they know. The remaining ones, above all confidence, are applied to the hits, of
+which more are requested than are wanted. If too few pass, for example because confidence near the query has decayed,
+the memory index lists the memories that pass, and the search indexes search among those. The result is then exact.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ from kgserve.storage.model.rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 
 MAX_NAMED_MEMORIES = 10_000
-"""More memories than this are not named to the indexes, unless nothing else helps."""
+"""Maximum number of memory ids passed to the search indexes as a filter, unless nothing else finds enough."""
 MAX_JUDGED_HITS = 3_200
-"""So many hits are judged, at most, before the memory view is asked."""
+"""Maximum number of hits that are filtered before the memory index is queried."""
 MAX_MEMORIES_PER_ENTITY = 2_000
-"""Of the memories of one entity that pass so many are taken, at most, the most relevant."""
+"""Maximum number of memories of one entity that are used, the most relevant first."""
 MAX_RECALL_STARTS = 5
 MIN_LETTERS_SIMILARITY = 0.5
-"""Least cosine of hits without a common word where no model is: vectors of letters are alike by function words."""
+"""Minimum cosine of hits without a shared word if no model is set; vectors of letters match on function words."""
 _JUDGE_BATCH_SIZE = 250
 _RECALL_OVERFETCH_FACTOR, _RECALL_OVERFETCH_HITS = 1.3, 10
 _MIN_PASSING_SHARE = 0.2
@@ -96,7 +96,7 @@ Vector = NDArray[np.float32]
 
 
 def created(request: RecallRequest) -> tuple[int, int] | None:
-    """From when to before when, in microseconds; None where neither is asked for. Raises InvalidInput."""
+    """Return the requested range of creation times, `[start, end)` in microseconds, or None. Raises InvalidInput."""
     if request.after_date is None and request.before_date is None:
         return None
     first = _EARLIEST if request.after_date is None else _moment(request.after_date, "after_date")
@@ -112,7 +112,7 @@ def _moment(text: str, field: str) -> int:
 
 
 def affordable(contents: Iterable[str], budget: int) -> int:
-    """How many of the first contents are within a number of tokens; one in any case."""
+    """Return the number of leading contents within a budget of tokens; at least one."""
     spent = count = 0
     for content in contents:
         spent += count_tokens(content)
@@ -123,9 +123,9 @@ def affordable(contents: Iterable[str], budget: int) -> int:
 
 
 class CandidateFilter:
-    """What the indexes do not know of memories: which pass, what they are worth, and why others do not.
+    """Filters that the indexes cannot apply: records which memories pass, their scores, and why others do not.
 
-    The current ones are looked up in the memory index, for a tenth of what their rows would cost.
+    Current memories are looked up in the memory index, at a tenth of the cost of their rows.
     """
 
     def __init__(self, searched: StoreSearch, only: Filter, attributes: tuple[Condition, ...], least: float) -> None:
@@ -138,47 +138,47 @@ class CandidateFilter:
         self._settings = searched.store.description.memory
         self.among: WeightedNodes | None = None
         self.unfiltered = False
-        """Whether what is judged comes from no index, so that tags and attributes are yet to be looked at."""
+        """True if the candidates come from no index, so that tags and attributes must still be checked."""
         self.shows_past = False
-        """Whether what was superseded passes."""
+        """True if superseded memories pass."""
         self.superseded: set[str] = set()
-        self.standing: dict[str, MemoryScoreInputs] = {}
+        self.passed: dict[str, MemoryScoreInputs] = {}
         self.why: dict[str, str] = {}
         self._seen: set[str] = set()
         self._half_lives: dict[str, int | None] = {}
 
     @property
     def share(self) -> float:
-        """Which part of what was looked at has passed; all, while that is little."""
-        return len(self.standing) / len(self._seen) if len(self._seen) >= _RECALL_OVERFETCH_HITS else 1.0
+        """Fraction of the examined memories that passed; 1 while few were examined."""
+        return len(self.passed) / len(self._seen) if len(self._seen) >= _RECALL_OVERFETCH_HITS else 1.0
 
     def passing(self, ids: Collection[str]) -> list[str]:
-        """Those of some memories that pass, in their order."""
+        """Return the memories that pass, in the given order."""
         if new := [node_id for node_id in ids if node_id not in self._seen]:
             self._seen.update(new)
-            self._look_at(new if self.among is None else [*self.among.among(new)])
-        return [node_id for node_id in ids if node_id in self.standing]
+            self._examine(new if self.among is None else [*self.among.among(new)])
+        return [node_id for node_id in ids if node_id in self.passed]
 
     def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The rows of those that have all that the filters ask of rows."""
+        """Return the rows that match the filters on rows."""
         return {key: row for key, row in self._reader.nodes(ids).items() if self._fits(row)}
 
     def _fits(self, row: NodeRow) -> bool:
         return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
 
-    def _look_at(self, ids: Sequence[str]) -> None:
+    def _examine(self, ids: Sequence[str]) -> None:
         found = self._reader.memory_states(ids)
         if self.unfiltered and (self._only.tags or self._attributes):
             found = {key: found[key] for key in self.rows(found) if key in found}
         moment = self._reader.valid_at
         for key, memory in found.items():
-            if not self.unfiltered or self._is_of_filter(memory):
-                worth = Confidence(memory.confidence, memory.since)
-                confidence = decay.effective(worth, self._now, self._half_life(memory.type))
+            if not self.unfiltered or self._matches_filter(memory):
+                stored = Confidence(memory.confidence, memory.since)
+                confidence = decay.effective(stored, self._now, self._half_life(memory.type))
                 holds = moment is None or memory.holds_at(moment)
-                self._judge(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
+                self._record(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
 
-    def _is_of_filter(self, memory: LiveMemory) -> bool:
+    def _matches_filter(self, memory: LiveMemory) -> bool:
         marks = Facets(marks=Marks(memory.created, memory.layer, memory.source))
         return self._but_tags.passes(memory.id, memory.type, marks)
 
@@ -187,7 +187,7 @@ class CandidateFilter:
             self._half_lives[memory_type] = half_lives_of(self._settings).of(memory_type)
         return self._half_lives[memory_type]
 
-    def _judge(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
+    def _record(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
         former = self.shows_past and ended == "superseded"
         if ended and not former:
             self.why[key] = ended
@@ -196,11 +196,11 @@ class CandidateFilter:
         else:
             if former:
                 self.superseded.add(key)
-            self.standing[key] = MemoryScoreInputs(confidence, DEFAULT_IMPORTANCE if importance is None else importance)
+            self.passed[key] = MemoryScoreInputs(confidence, DEFAULT_IMPORTANCE if importance is None else importance)
 
 
 class RecallPage(NamedTuple):
-    """The hits of a page, the rows of these and of others, and how often each is said, where that was counted."""
+    """Hits of a page, their rows and some others, and the number of memories that say the same, if counted."""
 
     hits: list[Recalled]
     rows: dict[str, NodeRow]
@@ -218,7 +218,7 @@ class MemoryRecall:
         top: float = 0.0,
         historian: Historian | None = None,
     ) -> None:
-        """``top``: the best score that words have in other stores, by which those of this one are measured."""
+        """Prepare a recall; `top` is the best keyword score in other stores, by which scores are scaled."""
         self.searched = searched
         self.now = searched.reader.now
         self._top = max(top, MIN_TOP_KEYWORD_SCORE)
@@ -238,19 +238,19 @@ class MemoryRecall:
             created=created,
         )
         self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
-        self._judge = CandidateFilter(searched, self._only, conditions, self._least)
-        self._judge.shows_past = request.past == "show"
+        self._filter = CandidateFilter(searched, self._only, conditions, self._least)
+        self._filter.shows_past = request.past == "show"
         self._by_words: Hits = {}
         self._by_meaning: Hits = {}
-        self._by_ways: Hits = {}
+        self._by_paths: Hits = {}
         self.withheld: dict[str, int] = {}
         self._entity = None if request.entity is None else self._about.entity(request.entity)
         if self._entity is not None and request.mode != "graph":
-            self._keep_to(self._about.memories(self._entity))
-        self._under = "" if request.under is None else self._below(request.under)
+            self._restrict_to(self._about.memories(self._entity))
+        self._under = "" if request.under is None else self._restrict_below(request.under)
 
     def hits(self, *, touch: bool) -> list[RecalledMemory]:
-        """The memories of the page that is asked for, as callers see them; with ``touch`` they count as used."""
+        """Return the memories of the requested page; with `touch`, they count as used."""
         limit = self.limit
         page = self.page(self._request.offset, limit)
         self.withheld = withheld(page.hits, limit, *self.left_out)
@@ -268,37 +268,37 @@ class MemoryRecall:
 
     @property
     def limit(self) -> int:
-        """How many hits are wanted."""
+        """Maximum number of hits."""
         limit = self._settings.default_limit if self._request.limit is None else self._request.limit
         return max(1, min(limit, MAX_RECALL_LIMIT))
 
     @property
     def top(self) -> float:
-        """The best score that words have."""
-        return max(self._words(1).values(), default=0.0)
+        """Best keyword score of the store."""
+        return max(self._search_keywords(1).values(), default=0.0)
 
     @property
     def left_out(self) -> tuple[Hits, dict[str, str]]:
-        """What was found and does not pass, with how well it matches, and why."""
-        return self._left_out, self._judge.why
+        """Memories that match but do not pass: their scores, and the reasons."""
+        return self._left_out, self._filter.why
 
     def page(self, offset: int, limit: int) -> RecallPage:
-        """The best that pass, but for the first ones."""
+        """Return a page of the best memories that pass."""
         ranked = self._ranked(offset + limit + _RECALL_OVERFETCH_HITS)
-        if self._judge.superseded:
-            ranked = with_past(ranked, self._judge.superseded)
+        if self._filter.superseded:
+            ranked = with_past(ranked, self._filter.superseded)
         if self._request.expand:
             ranked = self._expanded(ranked)
         return self._page(ranked, offset, limit)
 
     def _page(self, ranked: Sequence[Recalled], offset: int, limit: int) -> RecallPage:
-        # What has changed since the indexes saw it may not fit any more.
+        # Rows may have changed since they were indexed.
         if not self._request.expand:
             some = ranked[offset : offset + limit + _RECALL_OVERFETCH_HITS]
-            rows = self._judge.rows([each.id for each in some])
+            rows = self._filter.rows([each.id for each in some])
             return RecallPage([each for each in some if each.id in rows][:limit], rows, {})
         some = ranked[: 2 * (offset + limit) + _RECALL_OVERFETCH_HITS]
-        rows = self._judge.rows([each.id for each in some])
+        rows = self._filter.rows([each.id for each in some])
         prints = {key: fingerprint(row.content) for key, row in rows.items()}
         first: dict[bytes, Recalled] = {}
         for each in some:
@@ -309,26 +309,26 @@ class MemoryRecall:
         return RecallPage(hits, rows, {each.id: said[prints[each.id]] for each in hits})
 
     def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
-        """What was found, and what stands beside the best of it, as far as it passes the filters."""
+        """Return the hits and their neighbours that pass the filters."""
         near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
         beside = NeighbourBoosts(self.searched.reader, self._about, near)
-        # What turns of a conversation have of each other they have already.
+        # Turns of a conversation already share scores in hybrid mode.
         apart = (RELATION_NEXT,) if self._request.mode == "hybrid" else ()
         gifts = [*beside.gifts([each.id for each in ranked[:MAX_GIVERS]], apart)]
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}
-        own = self._own([key for key in takers if key not in found])
-        return expanded(ranked, gifts, own, self._judge.standing)
+        own = self._own_scores([key for key in takers if key not in found])
+        return expanded(ranked, gifts, own, self._filter.passed)
 
-    def _own(self, ids: Sequence[str]) -> Hits:
-        """What memories that no index has found are worth by themselves."""
+    def _own_scores(self, ids: Sequence[str]) -> Hits:
+        """Return the scores of memories that no index returned."""
         if self._request.mode not in ("hybrid", "semantic"):
             return {}
         near = self._similarities(ids)
         if self._request.mode == "semantic":
             return near
         matches = fusion.weighted({}, near, self._alpha)
-        return {key: match.score * self._judge.standing[key].confidence for key, match in matches.items()}
+        return {key: match.score * self._filter.passed[key].confidence for key, match in matches.items()}
 
     @cached_property
     def _about(self) -> EntityAssociations:
@@ -338,41 +338,41 @@ class MemoryRecall:
 
     @property
     def deleted_entity(self) -> DeletedEntity | msgspec.UnsetType:
-        """The entity that was asked for, if it was deleted."""
+        """The requested entity, if it was deleted."""
         return msgspec.UNSET if self._about.deleted is None else self._about.deleted.entity
 
-    def _keep_to(self, memories: WeightedNodes) -> None:
-        """Let only these pass: by name while they are few, else by a look at each."""
-        before = self._judge.among
-        self._judge.among = memories if before is None else Intersection(before, memories)
+    def _restrict_to(self, memories: WeightedNodes) -> None:
+        """Restrict the results to some memories: by an id filter if they are few, else by a check of each."""
+        before = self._filter.among
+        self._filter.among = memories if before is None else Intersection(before, memories)
         if len(memories) <= MAX_NAMED_MEMORIES:
             ids = frozenset(memories.first(MAX_NAMED_MEMORIES))
             ids = ids if self._only.ids is None else ids & self._only.ids
             self._only = msgspec.structs.replace(self._only, ids=ids, past_ids=ids)
 
-    def _below(self, memory_id: str) -> str:
-        """Let only what stands below a memory pass; the id of that. Raises NotFound."""
+    def _restrict_below(self, memory_id: str) -> str:
+        """Restrict the results to descendants of a memory; return its id. Raises NotFound."""
         found = find_memory(self.searched.reader, memory_id, self._store.name).id
-        self._keep_to(self.searched.reader.below(found))
+        self._restrict_to(self.searched.reader.below(found))
         return found
 
     def _ranked(self, wanted: int) -> list[Recalled]:
         match self._request.mode:
             case "keyword":
-                return plain(self._words(wanted), by_words=True)
+                return plain(self._search_keywords(wanted), by_words=True)
             case "semantic":
                 self.searched.indexes.require(meaning=True)
-                return plain(self._meaning(wanted), by_words=False)
+                return plain(self._search_vectors(wanted), by_words=False)
             case "hybrid":
-                return self._deep_enough(wanted)
+                return self._fuse(wanted)
             case "graph":
-                return self._from_entities(wanted)
+                return self._search_from_entities(wanted)
 
-    # By words and meaning
+    # Keywords and vectors
 
-    def _words(self, pool: int) -> Hits:
+    def _search_keywords(self, pool: int) -> Hits:
         query = self._request.query
-        # Who asks for words alone wants these.
+        # Word forms are not expanded if the caller requested keyword search.
         reading: Reading = "plain" if self._request.mode == "keyword" else "forms"
 
         def search(count: int, only: Filter) -> Hits:
@@ -382,7 +382,7 @@ class MemoryRecall:
 
         return self._best(search, pool)
 
-    def _meaning(self, pool: int) -> Hits:
+    def _search_vectors(self, pool: int) -> Hits:
         if not self.searched.indexes.has_meaning:
             return {}
         vector, least = self._vector, self._least_similarity
@@ -390,7 +390,7 @@ class MemoryRecall:
         def search(count: int, only: Filter) -> Hits:
             found = self._index.meaning(vector, count, only)
             if least is not None:
-                # What follows the first that is too far away is farther away; so fewer than were asked for is all.
+                # Hits are ordered by distance: fewer hits than requested means that none further qualifies.
                 found = {key: near for key, near in found.items() if near >= least}
             self._by_meaning |= found
             return found
@@ -408,45 +408,45 @@ class MemoryRecall:
     def _vector(self) -> Vector:
         return self.searched.queries.of(self._request.query)
 
-    def _deep_enough(self, wanted: int) -> list[Recalled]:
-        # What a deeper look finds goes behind, so that each hit is on one page.
+    def _fuse(self, wanted: int) -> list[Recalled]:
+        # Hits of a deeper search are appended, so that each hit appears on one page only.
         found: dict[str, Recalled] = {}
         for pool in POOL_SIZES:
-            words, meaning = self._words(pool), self._meaning(pool)
-            for each in self._in_context(words, meaning):
+            words, meaning = self._search_keywords(pool), self._search_vectors(pool)
+            for each in self._with_turns(words, meaning):
                 found.setdefault(each.id, each)
-            # Function words count little: a hit by these alone comes behind those that share other words.
+            # Hits by function words alone rank behind those that share other words.
             is_all = max(len(words), len(meaning)) < pool or any(key not in found for key in words)
             if len(found) >= wanted or is_all:
                 break
         return list(found.values())
 
-    def _joined(self, words: Hits, meaning: Hits) -> list[Recalled]:
+    def _combine(self, words: Hits, meaning: Hits) -> list[Recalled]:
         meaning |= self._similarities(key for key in words if key not in meaning)
         matches = fusion.weighted(words, meaning, self._alpha, self._top)
-        return joined(matches, words, meaning, self._judge.standing)
+        return joined(matches, words, meaning, self._filter.passed)
 
-    def _in_context(self, words: Hits, meaning: Hits) -> list[Recalled]:
-        """Both together, and turns of conversations with what is said around them; its words only with `expand`."""
-        found = self._joined(words, meaning)
+    def _with_turns(self, words: Hits, meaning: Hits) -> list[Recalled]:
+        """Combine both scores and add those of nearby turns of conversations; with `expand`, also their words."""
+        found = self._combine(words, meaning)
         depths = (SEEDS, REACHED) if self._request.expand else (fusion.MAX_SEEDS, fusion.MAX_REACHED)
         turns = fusion.look_around({each.id: each.score for each in found}, self._turns, *depths)
         if not turns:
             return self._relevant(found, words, {})
         ids = {*turns, *(other for around in turns.values() for other, _ in around)}
         meaning |= self._similarities(key for key in ids if key not in meaning)
-        texts = {key: row.content for key, row in self._judge.rows(ids).items()} if self._request.expand else {}
+        texts = {key: row.content for key, row in self._filter.rows(ids).items()} if self._request.expand else {}
         heard = carried(words, self._index.worths(self._request.query, texts), turns) if texts else words
         matches = fusion.weighted(heard, meaning, self._alpha, self._top)
         asking = {key for key, text in texts.items() if text.rstrip().endswith("?")}
-        standing = self._judge.standing
-        found = in_conversation(joined(matches, words, meaning, standing), turns, standing, asking)
+        passed = self._filter.passed
+        found = in_conversation(joined(matches, words, meaning, passed), turns, passed, asking)
         return self._relevant(found, words, fusion.both_ways(turns))
 
     def _relevant(
         self, found: Sequence[Recalled], words: Hits, turns: Mapping[str, Mapping[str, float]]
     ) -> list[Recalled]:
-        """Keep what is near enough to the query, shares a content word with it, or is a turn next to such a one."""
+        """Keep memories that are near the query, share a content word with it, or are next to such a turn."""
         floor = self._floor
         if floor is None:
             return [*found]
@@ -458,7 +458,7 @@ class MemoryRecall:
 
     @property
     def _floor(self) -> float | None:
-        """The least cosine of hits that share no word with the query; None where an entity says what is relevant."""
+        """Minimum cosine of hits that share no word with the query; None if an entity defines relevance."""
         if self._request.entity is not None:
             return None
         if self._request.min_similarity is not None:
@@ -471,7 +471,7 @@ class MemoryRecall:
         return bool(words.content_words(self._request.query))
 
     def _sharing_words(self, ids: Iterable[str]) -> set[str]:
-        """Those of some memories that share a word with the query that is no function word."""
+        """Return the memories that share a content word with the query."""
         among = frozenset(ids)
         if not among:
             return set()
@@ -481,7 +481,7 @@ class MemoryRecall:
         return {*self._index.words(self._request.query, len(among), only, "content")}
 
     def _turns(self, ids: Sequence[str]) -> fusion.Neighbours:
-        """What is said before and behind some memories, as far as it passes."""
+        """Return the turns before and after some memories, as far as they pass."""
         turns = self._about.turns(ids)
         passing = {*self._passing_unfiltered(other for around in turns.values() for other, _ in around)}
         return {
@@ -489,10 +489,10 @@ class MemoryRecall:
         }
 
     def _passing_unfiltered(self, ids: Iterable[str]) -> list[str]:
-        """Those that pass of some that no index has found."""
-        before, self._judge.unfiltered = self._judge.unfiltered, True
-        passing = self._judge.passing(dict.fromkeys(ids))
-        self._judge.unfiltered = before
+        """Return which of some memories, not found by an index, pass."""
+        before, self._filter.unfiltered = self._filter.unfiltered, True
+        passing = self._filter.passing(dict.fromkeys(ids))
+        self._filter.unfiltered = before
         return passing
 
     @property
@@ -509,57 +509,59 @@ class MemoryRecall:
         return dict(zip(vectors, near.tolist(), strict=True))
 
     def _best(self, search: Search, limit: int) -> Hits:
-        """The best that pass everything. What is not true at the moment is looked for as well, to be counted."""
+        """Return the best that pass all filters; memories that are not valid are included in the search and counted."""
         pool = (
-            int(_RECALL_OVERFETCH_FACTOR * limit / max(self._judge.share, _MIN_PASSING_SHARE)) + _RECALL_OVERFETCH_HITS
+            int(_RECALL_OVERFETCH_FACTOR * limit / max(self._filter.share, _MIN_PASSING_SHARE)) + _RECALL_OVERFETCH_HITS
         )
         found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
-        passing = self._judge.passing(found)
+        passing = self._filter.passing(found)
         if len(passing) < limit and len(found) == pool:
-            found = self._deeper(search, limit, pool, found)
-            passing = self._judge.passing(found)
+            found = self._search_deeper(search, limit, pool, found)
+            passing = self._filter.passing(found)
         return {key: found[key] for key in passing[:limit]}
 
-    def _deeper(self, search: Search, limit: int, pool: int, found: Hits) -> Hits:
-        """As `_best` where some more were too few: many more, as long as those that pass are not few among them.
+    def _search_deeper(self, search: Search, limit: int, pool: int, found: Hits) -> Hits:
+        """Return the hits of a larger search for when `_best` found too few that pass.
 
-        No view knows what was worth how much as of a moment, so that then all are judged that may be.
+        Past confidence is in no index, so all candidates are filtered for `as_of`.
         """
-        then, passing = not self.searched.reader.has_memory_index, len(self._judge.passing(found))
-        while pool < MAX_JUDGED_HITS and (then or passing >= _MIN_PASSING_SHARE * pool):
+        is_past, passing = not self.searched.reader.has_memory_index, len(self._filter.passing(found))
+        while pool < MAX_JUDGED_HITS and (is_past or passing >= _MIN_PASSING_SHARE * pool):
             pool = max(int(_RECALL_OVERFETCH_FACTOR * limit * pool / max(passing, 1)), 2 * pool)
-            pool = min(pool, MAX_JUDGED_HITS) if then else pool
+            pool = min(pool, MAX_JUDGED_HITS) if is_past else pool
             found = search(pool, self._only)
-            passing = len(self._judge.passing(found))
+            passing = len(self._filter.passing(found))
             if passing >= limit or len(found) < pool:
                 return found
-        if then:
+        if is_past:
             return found
-        named = self._named
-        return search(limit, self._among(named if len(named) <= MAX_NAMED_MEMORIES else self._all_named))
+        named = self._passing_ids
+        return search(
+            limit, self._restrict_filter(named if len(named) <= MAX_NAMED_MEMORIES else self._all_passing_ids)
+        )
 
-    def _among(self, ids: frozenset[str]) -> Filter:
+    def _restrict_filter(self, ids: frozenset[str]) -> Filter:
         own = self._only.ids
         return msgspec.structs.replace(self._only, ids=ids if own is None else ids & own)
 
     @cached_property
-    def _named(self) -> frozenset[str]:
-        """Those that pass now, or more than are named where there are more."""
-        return self._names(MAX_NAMED_MEMORIES + 1)
+    def _passing_ids(self) -> frozenset[str]:
+        """Memories that pass now, or one more than the limit if there are more."""
+        return self._list_passing_ids(MAX_NAMED_MEMORIES + 1)
 
     @cached_property
-    def _all_named(self) -> frozenset[str]:
-        return self._names(_UNLIMITED_MEMORIES)
+    def _all_passing_ids(self) -> frozenset[str]:
+        return self._list_passing_ids(_UNLIMITED_MEMORIES)
 
-    def _names(self, limit: int) -> frozenset[str]:
-        # What waits to be journaled is not in the view, and raises confidence.
+    def _list_passing_ids(self, limit: int) -> frozenset[str]:
+        # Buffered uses raise confidence and are not in the memory index yet.
         self._store.accesses.settle()
-        wanted = self._wanted
+        wanted = self._index_filter
         return frozenset(self._store.memories.ask(lambda memories, _: memories.ids(wanted, limit)))
 
     @property
-    def _wanted(self) -> MemoryFilter:
-        """The same filters as the memory view takes them, whatever is true at the moment."""
+    def _index_filter(self) -> MemoryFilter:
+        """The same filters for the memory index, regardless of validity."""
         request, (first, end) = self._request, self._only.created or (None, None)
         return MemoryFilter(
             self.now,
@@ -577,37 +579,37 @@ class MemoryRecall:
 
     @property
     def _left_out(self) -> Hits:
-        """What was found and does not pass, with how well it matches."""
+        """Scores of the memories that match and do not pass."""
         match self._request.mode:
             case "keyword":
                 found = self._by_words
             case "semantic":
                 found = self._by_meaning
             case "graph":
-                found = self._by_ways
+                found = self._by_paths
             case "hybrid":
-                near = self._similarities(key for key in self._by_words if key in self._judge.why)
+                near = self._similarities(key for key in self._by_words if key in self._filter.why)
                 matches = fusion.weighted(self._by_words, self._by_meaning | near, self._alpha, self._top)
                 found = {key: match.score for key, match in matches.items()}
-        return {key: score for key, score in found.items() if key in self._judge.why}
+        return {key: score for key, score in found.items() if key in self._filter.why}
 
-    # From entity to entity
+    # Entity graph
 
-    def _from_entities(self, wanted: int) -> list[Recalled]:
-        starts, fitting = self._starts(), self._fitting
-        self._judge.unfiltered = fitting is None
+    def _search_from_entities(self, wanted: int) -> list[Recalled]:
+        starts, fitting = self._starts(), self._matching_ids
+        self._filter.unfiltered = fitting is None
         enough = (
-            len(self._judge.passing(fitting))
+            len(self._filter.passing(fitting))
             if fitting is not None and len(fitting) <= MAX_MEMORIES_PER_ENTITY
             else MAX_NAMED_MEMORIES
         )
         best: dict[str, Recalled] = {}
         least = 0.0
         for way in ways(starts, self._about.related, max(1, self._request.depth)):
-            # No memory is worth more than the way to its entity.
+            # The path strength is an upper bound for memories of its entity.
             if least > way.strength or len(best) >= enough:
                 break
-            for reached in self._reached(way, fitting):
+            for reached in self._memories_of_path(way, fitting):
                 for each in reached:
                     if each.id not in best or each.score > best[each.id].score:
                         best[each.id] = each
@@ -616,7 +618,7 @@ class MemoryRecall:
                 if reached and least > reached[-1].match:
                     break
         near = self._similarities(best)
-        found = in_order(best.values(), self._judge.standing)
+        found = in_order(best.values(), self._filter.passed)
         found.sort(key=lambda each: (-each.score, -near.get(each.id, -1.0)))
         return [msgspec.structs.replace(each, semantic=near.get(each.id)) for each in found]
 
@@ -626,8 +628,10 @@ class MemoryRecall:
         possible = possible_names(self._request.query)
         if named := named_in(possible, self._about.known(possible)):
             return dict.fromkeys(named, 1.0)
-        words = self._words(fusion.POOL_SIZE)
-        best = self._relevant(self._joined(words, self._meaning(fusion.POOL_SIZE)), words, {})[:MAX_RECALL_STARTS]
+        words = self._search_keywords(fusion.POOL_SIZE)
+        best = self._relevant(self._combine(words, self._search_vectors(fusion.POOL_SIZE)), words, {})[
+            :MAX_RECALL_STARTS
+        ]
         starts: dict[str, float] = {}
         entities = self._about.entities([each.id for each in best])
         for each in best:
@@ -636,8 +640,8 @@ class MemoryRecall:
         return starts
 
     @cached_property
-    def _fitting(self) -> frozenset[str] | None:
-        """Those that pass, where the memory view can tell and they are not too many; else None."""
+    def _matching_ids(self) -> frozenset[str] | None:
+        """Return the ids that pass the filters, or None if the memory index does not know or they are too many."""
         only = msgspec.structs.replace(self._only, valid_at=None)
         filtered = bool(only.tags) or only.names_some or only.created is not None
         filtered = filtered or only.layers is not None or only.sources is not None or bool(self._under)
@@ -646,30 +650,30 @@ class MemoryRecall:
         fitting = self.searched.indexes.passing(only, MAX_NAMED_MEMORIES)
         return None if fitting is None else frozenset(fitting)
 
-    def _reached(self, way: RecallPath, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
-        """The memories of an entity that pass, some at a time: those first that may be worth the most."""
+    def _memories_of_path(self, way: RecallPath, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
+        """Yield the memories of an entity that pass, in batches, the most relevant first."""
         memories = self._about.memories(way.entity)
         if fitting is not None:
             memories = NodeWeights(memories.among(fitting))
         passed = 0
-        for relevances in islice(memories.slices(_JUDGE_BATCH_SIZE), self._most_slices):
+        for relevances in islice(memories.slices(_JUDGE_BATCH_SIZE), self._max_slices):
             for key, relevance in relevances.items():
-                self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
-            passing = self._judge.passing(relevances)
+                self._by_paths[key] = max(self._by_paths.get(key, 0.0), way.strength * relevance)
+            passing = self._filter.passing(relevances)
             passed += len(passing)
-            yield [by_way(key, way, relevances[key], self._judge.standing[key].confidence) for key in passing]
+            yield [by_way(key, way, relevances[key], self._filter.passed[key].confidence) for key in passing]
             if passed >= MAX_MEMORIES_PER_ENTITY:
                 break
 
     @property
-    def _most_slices(self) -> int:
+    def _max_slices(self) -> int:
         most = MAX_NAMED_MEMORIES if self.searched.reader.has_memory_index else MAX_MEMORIES_PER_ENTITY
         return -(-most // _JUDGE_BATCH_SIZE)
 
     # Answers
 
     def shown(self, hits: Sequence[Recalled], page: RecallPage) -> list[RecalledMemory]:
-        """Hits of a page as callers see them."""
+        """Return hits of a page in the form of the answer."""
         ids = [each.id for each in hits]
         entities = self._about.entities(ids)
         accesses = self.searched.reader.accesses(ids)
@@ -701,12 +705,12 @@ class MemoryRecall:
             "relation": found.relation,
             "why": found.why if self._request.explain else None,
         }
-        told = {name: score for name, score in scores.items() if score is not None}
-        return RecalledMemory(**values, score=found.score, **told)
+        known = {name: score for name, score in scores.items() if score is not None}
+        return RecalledMemory(**values, score=found.score, **known)
 
 
 def count_use(memory: RecalledMemory, used: Access | None) -> None:
-    """Say what a use has made of a memory."""
+    """Update the fields of a memory after a use."""
     if used is not None:
         memory.confidence, memory.access_count = used.confidence, used.count
         memory.last_accessed_at = format_time(used.last)

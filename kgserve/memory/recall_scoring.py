@@ -1,8 +1,7 @@
-"""Recalling memories, what is pure in it: their order, what was left out, and the ways from entity to entity.
+"""Pure functions of recall: ranking, counts of withheld memories, and paths between entities.
 
-By words or by meaning alone, memories come in the order of BM25 or cosine. Both together give a sum, and what is found
-from entity to entity a product of what the relations on the way are worth; these two are multiplied with what is left
-of the memory's confidence.
+Keyword or vector search alone ranks by BM25 or cosine. Hybrid search adds both. Graph search multiplies the strengths
+of the relations on a path. Both are multiplied by the effective confidence of the memory.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from kgserve.projections.memory_index.relation_types import RELATION_NEXT
 from kgserve.storage.model.names import folded
 
 MAX_SPREAD_ENTITIES = 300
-"""So many entities are gone through, at most, the nearest first."""
+"""Maximum number of entities that are visited, nearest first."""
 MAX_QUERY_WORDS = 64
-"""So far into a query names are looked for."""
+"""Number of leading words of a query in which names are searched."""
 _MAX_NAME_WORDS = 6
 _MIN_NAME_CHARS = 3
 _PUNCTUATION = ".,;:!?()[]{}\"'\u00ab\u00bb\u201c\u201d\u2018\u2019"
 
 
 class Recalled(msgspec.Struct, frozen=True):
-    """A memory that fits: ``score`` is what it is sorted by, ``match`` what it is without its confidence.
+    """A memory that matches: `score` is the sort key, `match` the score without its confidence.
 
-    ``keyword`` and ``semantic`` are the scores of the two indexes, ``hops`` how far away the entity is that led to it,
-    or the memory ``via`` which it has a part of its score, and ``relation`` what it is to that memory.
+    `keyword` and `semantic` are the scores of the two indexes. `hops` is the distance of the entity that led to it, or
+    of the memory `via` that boosted it; `relation` is its relation to that memory.
     """
 
     id: str
@@ -48,34 +47,36 @@ class Recalled(msgspec.Struct, frozen=True):
 
 
 MIN_TOP_KEYWORD_SCORE = 4.0
-"""A best score of words below this is taken for this: among a dozen memories any word is rare."""
+"""Minimum scale of keyword scores: in a store of a dozen memories every word is rare."""
 SUPERSEDED_WEIGHT = 0.7
-"""What counts of a memory that was superseded, where such are shown."""
+"""Weight of the score of superseded memories."""
 
 
 class MemoryScoreInputs(NamedTuple):
-    """What else decides: what is left of a memory's confidence, and its importance, which tells equals apart."""
+    """Effective confidence of a memory, and its importance, which breaks ties."""
 
     confidence: float
     importance: float
 
 
-def in_order(found: Iterable[Recalled], standing: Mapping[str, MemoryScoreInputs]) -> list[Recalled]:
-    """Best first; of equals the more important, then the better match, then by id."""
-    return sorted(found, key=lambda each: (-each.score, -standing[each.id].importance, -each.match, each.id))
+def in_order(found: Iterable[Recalled], passed: Mapping[str, MemoryScoreInputs]) -> list[Recalled]:
+    """Return the hits best first; ties are broken by importance, match and id."""
+    return sorted(found, key=lambda each: (-each.score, -passed[each.id].importance, -each.match, each.id))
 
 
 def plain(scores: Mapping[str, float], *, by_words: bool) -> list[Recalled]:
-    """What one index has found, in its order."""
-    said = "words" if by_words else "meaning"
+    """Return the hits of one index in its order."""
+    label = "words" if by_words else "meaning"
     return [
-        Recalled(key, score, score, score if by_words else None, None if by_words else score, why=f"{said} {score:.2f}")
+        Recalled(
+            key, score, score, score if by_words else None, None if by_words else score, why=f"{label} {score:.2f}"
+        )
         for key, score in scores.items()
     ]
 
 
 def with_past(found: Sequence[Recalled], superseded: Collection[str]) -> list[Recalled]:
-    """The same with less of the scores of those that were superseded, in the order of scores."""
+    """Return the hits ordered by score, with lower scores for superseded memories."""
     return sorted(
         (
             msgspec.structs.replace(each, score=each.score * SUPERSEDED_WEIGHT) if each.id in superseded else each
@@ -89,21 +90,21 @@ def joined(
     matches: Mapping[str, Match],
     words: Mapping[str, float],
     meaning: Mapping[str, float],
-    standing: Mapping[str, MemoryScoreInputs],
+    passed: Mapping[str, MemoryScoreInputs],
 ) -> list[Recalled]:
-    """What both indexes have found together, best first."""
+    """Return the combined hits of both indexes, best first."""
     found = [
         Recalled(
             key,
-            match.score * standing[key].confidence,
+            match.score * passed[key].confidence,
             match.score,
             words.get(key),
             meaning.get(key),
-            why=_why(match, standing[key].confidence),
+            why=_why(match, passed[key].confidence),
         )
         for key, match in matches.items()
     ]
-    return in_order(found, standing)
+    return in_order(found, passed)
 
 
 def _why(match: Match, confidence: float) -> str:
@@ -115,20 +116,20 @@ def _why(match: Match, confidence: float) -> str:
 def withheld(
     shown: Sequence[Recalled], wanted: int, left_out: Mapping[str, float], why: Mapping[str, str]
 ) -> dict[str, int]:
-    """How many memories were left out, by why, that match no worse than the last of those that are shown.
+    """Return the number of withheld memories by reason that match at least as well as the last hit shown.
 
-    ``left_out`` is how well they match. Where fewer are shown than are wanted, all of them count.
+    `left_out` maps ids to match scores. If fewer hits are shown than wanted, all withheld memories count.
     """
     least = min((each.match for each in shown), default=0.0) if len(shown) >= wanted else -1.0
     counts = Counter(why[key] for key, match in left_out.items() if match >= least)
     return dict(sorted(counts.items()))
 
 
-# From entity to entity
+# Paths between entities
 
 
 class RecallPath(NamedTuple):
-    """An entity that can be reached: the product of what the relations on the way are worth, and how many they are."""
+    """A reachable entity, the product of the strengths of the relations on the path, and their number."""
 
     entity: str
     strength: float
@@ -136,24 +137,24 @@ class RecallPath(NamedTuple):
 
 
 def by_way(memory: str, way: RecallPath, relevance: float, confidence: float) -> Recalled:
-    """A memory of an entity that was reached."""
+    """Return the hit for a memory of a reached entity."""
     match = way.strength * relevance
-    why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: way {way.strength:.2f}, relevance {relevance:.2f}"
+    why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: path {way.strength:.2f}, relevance {relevance:.2f}"
     return Recalled(memory, match * confidence, match, hops=way.hops, why=f"{why}, times confidence {confidence:.2f}")
 
 
 Related = Callable[[str], Iterable[tuple[str, float]]]
-"""The entities that an entity is related to, and what each relation is worth, 0 to 1."""
+"""Function that returns the related entities of an entity, with the strength of each relation, 0 to 1."""
 
 
 def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[RecallPath]:
-    """The entities within so many relations of the starts, each by its strongest way, the strongest first."""
+    """Yield the entities within `depth` relations of the starts, each by its strongest path, strongest first."""
     queue = [(-strength, 0, entity) for entity, strength in starts.items() if strength > 0.0]
     heapq.heapify(queue)
     fewest: dict[str, int] = {}
     while queue and len(fewest) <= MAX_SPREAD_ENTITIES:
         negative, hops, entity = heapq.heappop(queue)
-        # A weaker way leads further where it has fewer relations.
+        # A weaker path reaches further if it has fewer relations.
         if hops >= fewest.get(entity, depth + 1):
             continue
         if entity not in fewest:
@@ -166,9 +167,9 @@ def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[
 
 
 def possible_names(query: str) -> list[str]:
-    """What in a query may be a name: up to six words in a row as they are compared, the longest first.
+    """Return the word sequences of a query that may be names: up to six words, folded, longest first.
 
-    No function words alone, and nothing of fewer than three letters.
+    Function words alone and names of fewer than three letters are omitted.
     """
     words = [word.strip(_PUNCTUATION) for word in query.split()[:MAX_QUERY_WORDS]]
     words = [folded(word.removesuffix("'s").removesuffix("\u2019s")) for word in words]
@@ -181,24 +182,24 @@ def possible_names(query: str) -> list[str]:
 
 
 def named_in(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
-    """The ids of what is named: of names within longer ones the longer count."""
+    """Return the ids of the known names in a text; a name inside a longer known name does not count."""
     found: dict[str, None] = {}
-    taken: list[str] = []
+    matched: list[str] = []
     for name in possible:
-        if known.get(name) and not any(f" {name} " in f" {longer} " for longer in taken):
-            taken.append(name)
+        if known.get(name) and not any(f" {name} " in f" {longer} " for longer in matched):
+            matched.append(name)
             found.update(dict.fromkeys(known[name]))
     return [*found]
 
 
 MAX_TEXT_WORDS = 2_000
-"""So far into a text names are looked for."""
+"""Number of leading words of a text in which names are searched."""
 _WINDOW_OVERLAP_WORDS = 5
-"""A name has six words at most, so none is lost between two parts of a text."""
+"""Overlap of two windows of a text, so that no name of up to six words is split."""
 
 
 def possible_names_of(text: str) -> list[str]:
-    """What in a text may be a name, as names are compared, the longest first."""
+    """Return the word sequences of a text that may be names, folded, longest first."""
     words = text.split(None, MAX_TEXT_WORDS)[:MAX_TEXT_WORDS]
     step = MAX_QUERY_WORDS - _WINDOW_OVERLAP_WORDS
     parts = (" ".join(words[first : first + MAX_QUERY_WORDS]) for first in range(0, max(len(words), 1), step))
@@ -207,40 +208,40 @@ def possible_names_of(text: str) -> list[str]:
 
 
 def names_any(text: str, names: Iterable[str]) -> bool:
-    """Whether a text has any of some names, as whole words."""
+    """Return whether a text contains any of some names as whole words."""
     possible = frozenset(possible_names_of(text))
     return any(folded(name) in possible for name in names)
 
 
 SEEDS, REACHED = 15, 30
-"""So many of the best memories, and of the turns beside them, are asked what is said before and behind them."""
+"""Numbers of best memories, and of turns next to them, whose adjacent turns are looked up."""
 QUESTION_WEIGHT = 0.9
-"""What counts of a turn that asks: what is wanted is the answer."""
+"""Weight of a turn that ends in a question: the answer is wanted."""
 
 Worths = Mapping[str, Mapping[str, float]]
-"""For each of some turns what the words of the query that it says are worth."""
+"""For each turn, the scores of the query words that it contains."""
 
 
 def carried(words: Mapping[str, float], worths: Worths, turns: Neighbours) -> dict[str, float]:
-    """BM25 scores in which a turn has of each word the most of what it says itself and what those around it say.
+    """Return BM25 scores in which each word counts with its best score in the turn or in the turns around it.
 
-    What is said one turn away counts half, two turns away a quarter.
+    Words one turn away count half, two turns away a quarter.
     """
     links, found = both_ways(turns), dict(words)
     for turn, own in worths.items():
-        heard = dict(own)
+        word_scores = dict(own)
         for other, share in _around(links, turn):
             for word, worth in worths.get(other, {}).items():
-                heard[word] = max(heard.get(word, 0.0), share * worth)
-        said = sum(own.values())
-        score = words.get(turn, said) + sum(heard.values()) - said
+                word_scores[word] = max(word_scores.get(word, 0.0), share * worth)
+        own_total = sum(own.values())
+        score = words.get(turn, own_total) + sum(word_scores.values()) - own_total
         if score > 0.0:
             found[turn] = score
     return found
 
 
 def _around(links: Mapping[str, Mapping[str, float]], turn: str) -> Iterator[tuple[str, float]]:
-    """Those one and two turns away, and how much of their words counts."""
+    """Yield the turns one and two steps away, with the weight of their words."""
     for near, weight in links.get(turn, {}).items():
         yield near, DEFAULT_DECAY * weight
         yield from (
@@ -253,45 +254,45 @@ def _around(links: Mapping[str, Mapping[str, float]], turn: str) -> Iterator[tup
 def in_conversation(
     found: Sequence[Recalled],
     turns: Neighbours,
-    standing: Mapping[str, MemoryScoreInputs],
+    passed: Mapping[str, MemoryScoreInputs],
     asking: Collection[str] = (),
 ) -> list[Recalled]:
-    """What was found, best first, each turn with what it gains from better ones around it; those that ask count less.
+    """Return the hits, best first, with a boost for turns from better ones around them; questions count less.
 
-    Nothing comes above the turn from which it gains.
+    No turn ranks above the turn that boosts it.
     """
     nearby = spread({each.id: each.score for each in found}, turns)
-    made: list[Recalled] = []
+    boosted: list[Recalled] = []
     for each in found:
         near = nearby.get(each.id, ())
         share = QUESTION_WEIGHT if each.id in asking else 1.0
         if near or share < 1.0:
             gain = sum(one.amount for one in near)
-            told = (f"{one.hops} turn{'s'[: one.hops - 1]} from {one.via}" for one in near)
-            made.append(
+            reasons = (f"{one.hops} turn{'s'[: one.hops - 1]} from {one.via}" for one in near)
+            boosted.append(
                 msgspec.structs.replace(
                     each,
-                    score=share * (each.score + gain * standing[each.id].confidence),
+                    score=share * (each.score + gain * passed[each.id].confidence),
                     match=share * (each.match + gain),
                     via=near[0].via if near else None,
                     relation=RELATION_NEXT if near else None,
                     hops=near[0].hops if near else None,
-                    why=", ".join((each.why, *told, *(("asks",) if share < 1.0 else ()))),
+                    why=", ".join((each.why, *reasons, *(("asks",) if share < 1.0 else ()))),
                 )
             )
         else:
-            made.append(each)
-    return in_order(made, standing)
+            boosted.append(each)
+    return in_order(boosted, passed)
 
 
 MAX_GIVERS = 10
-"""So many of the best memories give."""
+"""Number of best memories that boost their neighbours."""
 MAX_NEAREST_RECEIVERS = 8
-"""Of the children of one memory, and of those about one entity, so many take: the nearest to the query."""
+"""Maximum number of children, and of memories of one entity, that are boosted: those nearest to the query."""
 MAX_GIVING_ENTITIES = 20
-"""So many entities are looked up, of the best memories first."""
+"""Maximum number of entities that are looked up, of the best memories first."""
 MAX_GIVER_RELATIONS = 32
-"""A memory with more relations gives nothing by them: none of so many says much."""
+"""Maximum number of relations of a memory that boosts its neighbours; more relations carry little information."""
 PARENT, CHILD, SIBLING, RELATION = 0.5, 0.4, 0.3, 0.5
 
 Kind = Literal["parent", "child", "sibling", "relation", "entity"]
@@ -307,11 +308,10 @@ _RELATION_PHRASES: dict[Kind, str] = {
 
 
 class Boost(NamedTuple):
-    """What one memory gives to another: which part of what that lacks.
+    """A boost from one memory to a neighbour: a share of the difference of their scores.
 
-    What stands beside the best memories is worth a part of what they are. A giver gives to its parent, its children,
-    its siblings, what it is related to, and what is about the same. A memory takes from one giver alone, the one that
-    gives most, and never comes above it.
+    A memory boosts its parent, children, siblings, related memories and those about the same entities. A neighbour
+    takes only the largest boost and never ranks above the memory that gives it.
     """
 
     giver: str
@@ -323,12 +323,12 @@ class Boost(NamedTuple):
 
     @property
     def relation(self) -> str:
-        """How the taker is related to the giver: the type of a relationship, else the kind."""
+        """Relation of the receiver to the giver: the type of a relationship, or else the kind."""
         return self.type or self.kind
 
 
 def by_entity(memories: int) -> float:
-    """What memories give that are about the same, by how many are about it."""
+    """Return the boost between memories about one entity, given the number of memories about it."""
     return 0.3 / math.log2(2 + memories)
 
 
@@ -336,26 +336,26 @@ def expanded(
     ranked: Sequence[Recalled],
     gifts: Iterable[Boost],
     own: Mapping[str, float],
-    standing: Mapping[str, MemoryScoreInputs],
+    passed: Mapping[str, MemoryScoreInputs],
 ) -> list[Recalled]:
-    """What was found, best first, with what else takes from it; what takes nothing keeps its order.
+    """Return the hits and boosted neighbours, best first; unboosted hits keep their order.
 
-    ``own`` is what those are worth by themselves that were not found. Those that do not stand are left out.
+    `own` are the scores of neighbours that were not found. Neighbours that do not pass are omitted.
     """
     found = {each.id: each for each in ranked}
-    taken: dict[str, Recalled] = {}
+    boosted: dict[str, Recalled] = {}
     for gift in gifts:
-        if gift.taker not in standing or gift.taker == gift.giver or gift.giver not in found:
+        if gift.taker not in passed or gift.taker == gift.giver or gift.giver not in found:
             continue
         self_ = found.get(gift.taker) or Recalled(gift.taker, own.get(gift.taker, 0.0), 0.0)
-        gain = gift.share * standing[gift.taker].confidence * (found[gift.giver].score - self_.score)
+        gain = gift.share * passed[gift.taker].confidence * (found[gift.giver].score - self_.score)
         score = self_.score + gain
-        if gain > 0.0 and (gift.taker not in taken or score > taken[gift.taker].score):
-            taken[gift.taker] = _taken(self_, gift, score)
-    return _among([each for each in ranked if each.id not in taken], list(taken.values()))
+        if gain > 0.0 and (gift.taker not in boosted or score > boosted[gift.taker].score):
+            boosted[gift.taker] = _apply_boost(self_, gift, score)
+    return _merge_ranked([each for each in ranked if each.id not in boosted], list(boosted.values()))
 
 
-def _taken(before: Recalled, gift: Boost, score: float) -> Recalled:
+def _apply_boost(before: Recalled, gift: Boost, score: float) -> Recalled:
     reason = f"{_RELATION_PHRASES[gift.kind]} {gift.giver}: {score - before.score:+.2f}"
     why = f"{before.why}, {reason}" if before.why else reason
     match = before.match or score
@@ -364,9 +364,9 @@ def _taken(before: Recalled, gift: Boost, score: float) -> Recalled:
     )
 
 
-def _among(kept: Sequence[Recalled], taken: Sequence[Recalled]) -> list[Recalled]:
-    """Each that has taken comes before the first of those that have not and are worth less."""
-    waiting = sorted(taken, key=lambda each: (each.score, each.id))
+def _merge_ranked(kept: Sequence[Recalled], boosted: Sequence[Recalled]) -> list[Recalled]:
+    """Insert each boosted hit before the first unboosted one with a lower score."""
+    waiting = sorted(boosted, key=lambda each: (each.score, each.id))
     order: list[Recalled] = []
     for each in kept:
         while waiting and waiting[-1].score > each.score:

@@ -1,7 +1,7 @@
-"""Recalling memories: by words, by meaning, by both, or from entity to entity; from one store or from several.
+"""Recall from one store or several: by keywords, vectors, both, or along entities.
 
-Several stores are asked one after the other, for each may have to be opened, and none is held up by another. Nothing
-counts as used before it is known which hits are shown.
+Several stores are queried one after another, because each may have to be opened. Uses are recorded only after the hits
+of the answer are known.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from kgserve.memory.recall import Hits, MemoryRecall, RecallPage, affordable, co
 from kgserve.memory.recall_scoring import withheld
 
 RECALL_INDEX_TIMEOUT_SECONDS = 0.25
-"""So long the indexes have, in all, to see what was stored before it was asked."""
+"""Total time that recall waits for the indexes to reach the latest commit."""
 MAX_MULTI_STORE_OFFSET = 1_000
-"""So many hits are passed over, at most, where several stores are asked."""
+"""Largest offset if several stores are queried."""
 
 
 def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
-    """Answers with the best memories, best first, that pass all filters; then they count as used.
+    """Return the best memories that pass all filters, best first; they count as used.
 
-    They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
-    that moment, and 3,200 hits are looked through at most for those that had not faded. `hybrid`, the default, adds up
-    words and meaning and multiplies with what is left of the confidence; `graph` goes from `entity`, or from whom and
-    what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
-    best matches that have faded or are not true.
+    They do not count with `touch` false, a read-only key, or `as_of`. With `as_of`, confidence is computed for that
+    moment, and at most 3,200 hits are examined. `hybrid`, the default, adds keyword and vector scores and multiplies by
+    the effective confidence. `graph` starts at `entity`, at the entities that the query names, or at those of the five
+    best hits, and follows relations. `withheld` counts the best matches whose confidence is too low or that are not
+    valid.
 
-    A turn of a conversation (`next` relations) gains from better ones one or two turns away, in hybrid mode. With
-    `expand` it also has a part of their words, and what stands beside the ten best takes a part of their scores, never
-    above them, if it passes the filters as well; and of those that say the same the best is shown, with the number
-    `said`. With `also` the memories of several stores come best first, each with its `store`, and count as used there.
+    In hybrid mode, a turn of a conversation (`next` relations) gains from better turns one or two steps away. With
+    `expand`, the words of those turns count too, and neighbours of the ten best hits receive part of their scores.
+    Neighbours must pass the filters and never rank above the hit. Equal statements are shown once, with the number
+    `said`. With `also`, the memories of several stores are ranked together, each with its `store`, and count as used
+    there.
 
-    The memories about an `entity` that was deleted are found by its id or name as long as the store's history knows it;
-    `deleted_entity` then says when it was deleted.
+    Memories about a deleted `entity` are found by its id or name while the store's history contains it;
+    `deleted_entity` then reports when it was deleted.
 
-    Raises what a search raises, NotFound for an `entity` that never was there, and Conflict for a name that several
-    have.
+    Raises the same errors as a search, NotFound for an `entity` that never existed, and Conflict for an ambiguous name.
     """
     started = time.perf_counter()
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     touch = request.touch and request.as_of is None and graph.graphs.caller.may("write")
     with graph.pool.observation.span("recall", attributes):
-        of = _of_several if request.also else _of_one
-        answer = of(graph, request, time.monotonic() + RECALL_INDEX_TIMEOUT_SECONDS, touch=touch)
+        recall_from = _recall_several if request.also else _recall_one
+        answer = recall_from(graph, request, time.monotonic() + RECALL_INDEX_TIMEOUT_SECONDS, touch=touch)
     answer.took_ms = since(started)
     return answer
 
 
-def _of_one(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
-    with _recalling(graph, request, until) as recaller:
+def _recall_one(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
+    with _open_recall(graph, request, until) as recaller:
         hits = recaller.hits(touch=touch)
         return RecallAnswer(
             hits=hits,
@@ -72,14 +72,14 @@ def _of_one(graph: Graph, request: RecallRequest, until: float, *, touch: bool) 
 
 
 @contextmanager
-def _recalling(graph: Graph, request: RecallRequest, until: float, top: float = 0.0) -> Generator[MemoryRecall]:
+def _open_recall(graph: Graph, request: RecallRequest, until: float, top: float = 0.0) -> Generator[MemoryRecall]:
     dates, patience = created(request), until - time.monotonic()
     with searching(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
         yield MemoryRecall(searched, request, dates, top, graph.graphs.historian)
 
 
 class _StoreRecall(NamedTuple):
-    """What one of several stores has found, best first, with what its rows say; nothing of it counts as used yet."""
+    """Ranked hits of one of several stores with their rows; no use is recorded yet."""
 
     graph: Graph
     page: RecallPage
@@ -92,13 +92,13 @@ class _StoreRecall(NamedTuple):
     deleted_entity: DeletedEntity | msgspec.UnsetType
 
 
-def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
+def _recall_several(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
     if request.offset > MAX_MULTI_STORE_OFFSET:
-        raise InvalidInput.at("offset", f"is at most {MAX_MULTI_STORE_OFFSET:,} with also")
+        raise InvalidInput.at("offset", f"must be at most {MAX_MULTI_STORE_OFFSET:,} with `also`")
     graphs = several(graph, request.also or (), request.as_of)
     asked = [(each, request if each is graph else alone(request)) for each in graphs]
-    limit, top = _measures(asked, until)
-    parts = _parts(asked, request.offset + limit, until, top)
+    limit, top = _limit_and_top_score(asked, until)
+    parts = _recall_each(asked, request.offset + limit, until, top)
     ranked = sorted(((hit, part) for part in parts for hit in part.page.hits), key=lambda found: -found[0].score)
     page = ranked[request.offset : request.offset + limit]
     left = Counter[str]()
@@ -109,7 +109,7 @@ def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bo
         left.update({"over_budget": len(page) - count} if count < len(page) else {})
         page = page[:count]
     for part in parts if touch else ():
-        _touch(part, [hit.id for hit, its in page if its is part])
+        _record_uses(part, [hit.id for hit, its in page if its is part])
     return RecallAnswer(
         hits=[part.shown[hit.id] for hit, part in page],
         withheld=dict(sorted(left.items())),
@@ -120,11 +120,11 @@ def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bo
     )
 
 
-def _measures(asked: Sequence[tuple[Graph, RecallRequest]], until: float) -> tuple[int, float]:
-    """How many hits are wanted, as the first store has it, and the best score that words have in any store."""
+def _limit_and_top_score(asked: Sequence[tuple[Graph, RecallRequest]], until: float) -> tuple[int, float]:
+    """Return the limit of the first store, and the best keyword score of any store."""
     limit, top = 0, 0.0
     for graph, request in asked:
-        with _recalling(graph, _unbound(request), until) as recaller:
+        with _open_recall(graph, _without_anchors(request), until) as recaller:
             limit = limit or recaller.limit
             if request.mode != "hybrid":
                 break
@@ -132,18 +132,20 @@ def _measures(asked: Sequence[tuple[Graph, RecallRequest]], until: float) -> tup
     return limit, top
 
 
-def _unbound(request: RecallRequest) -> RecallRequest:
-    """The same without what a store need not have, for a look at its words."""
+def _without_anchors(request: RecallRequest) -> RecallRequest:
+    """Return the request without filters that need not exist in a store, to read its keyword scores."""
     return msgspec.structs.replace(request, entity=None, under=None)
 
 
-def _parts(asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: float, top: float) -> list[_StoreRecall]:
-    """What each store has found. What an entity or a memory is named for may be in some alone. Raises NotFound."""
+def _recall_each(
+    asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: float, top: float
+) -> list[_StoreRecall]:
+    """Return the hits of each store; a named entity or memory may exist in some only. Raises NotFound."""
     parts: list[_StoreRecall] = []
     missing: NotFound | None = None
     for graph, request in asked:
         try:
-            parts.append(_part(graph, request, wanted, until, top))
+            parts.append(_recall_part(graph, request, wanted, until, top))
         except NoStore:
             raise
         except NotFound as error:
@@ -153,8 +155,8 @@ def _parts(asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: flo
     return parts
 
 
-def _part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: float) -> _StoreRecall:
-    with _recalling(graph, request, until, top) as recaller:
+def _recall_part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: float) -> _StoreRecall:
+    with _open_recall(graph, request, until, top) as recaller:
         page = recaller.page(0, wanted)
         shown = {each.id: each for each in recaller.shown(page.hits, page)}
         for each in shown.values():
@@ -166,13 +168,13 @@ def _part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: 
 
 
 def _deleted_in_all(parts: Sequence[_StoreRecall]) -> DeletedEntity | msgspec.UnsetType:
-    """The entity that was asked for, if every store that knows it has deleted it."""
+    """Return the requested entity if every store that knows it has deleted it."""
     deleted = [part.deleted_entity for part in parts]
     return msgspec.UNSET if msgspec.UNSET in deleted or not deleted else deleted[0]
 
 
-def _touch(part: _StoreRecall, ids: Sequence[str]) -> None:
-    """Count some of the hits of a store as used; of one that was dropped meanwhile none."""
+def _record_uses(part: _StoreRecall, ids: Sequence[str]) -> None:
+    """Record uses of some hits of a store; of none if the store was dropped meanwhile."""
     if ids:
         with suppress(NoStore), part.graph.lease() as store:
             used = record_use(store, [part.page.rows[each] for each in ids], part.now)

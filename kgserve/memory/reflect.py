@@ -1,7 +1,7 @@
-"""Reflecting: memories that nobody has placed are put below concepts, and what is to be decided is proposed.
+"""Reflection: places memories without a parent below concepts, and proposes what needs a decision.
 
-No language model is needed, and nothing is inferred. What is certain is done, as one run that can be taken back; the
-rest is proposals, by number, which the caller accepts or refuses. A model that is set names and comments on them, and
+It needs no language model and infers nothing. Certain placements are made as one run that can be undone. Everything
+else is a numbered proposal that the caller accepts or refuses. A configured model names and comments on proposals, and
 answers questions (`kgserve.memory.llm_advice`).
 """
 
@@ -71,11 +71,11 @@ from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 MAX_TARGET_CONCEPTS = 2_000
-"""So many concepts take memories in, the newest ones."""
+"""Maximum number of concepts that can receive memories, newest first."""
 MAX_CONCEPT_EXAMPLES = 50
-"""So many of those below a concept speak for it."""
+"""Maximum number of a concept's children that represent it."""
 CONTRADICTION_SIMILARITY = 0.8
-"""From this cosine on two memories that differ in a number, a name or a negation may contradict each other."""
+"""Minimum cosine of two memories that may contradict each other because a number, name or negation differs."""
 _MAX_ENTITIES_PER_MEMORY = 20
 _LINK_BATCH_SIZE = 200
 _MAX_FREQUENT_WORDS = 40
@@ -86,46 +86,46 @@ _REFLECTION_AUTHOR = "reflect"
 
 
 def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
-    """Puts memories that stand below nothing below the concepts that they belong to, and proposes what is uncertain.
+    """Place memories without a parent below matching concepts, and propose uncertain placements.
 
-    Memories that say the same are made one first. What stands below a concept already, and which entities it is about,
-    counts beside the concept's own text. What is left and near each other is proposed as a new concept; what is near
-    and says something else as a contradiction; what has faded is listed. `accept` carries proposals out, `refuse` has
-    them not be made again, `undo` takes a run back with all that was accepted of it. `dry_run` writes nothing.
+    Memories that say the same are merged first. A concept is matched by its text, its children and their entities.
+    Close memories that fit no concept are proposed as a new concept; close memories that differ, as a contradiction.
+    Memories with low confidence are listed. `accept` carries out proposals, `refuse` prevents them from being repeated,
+    `undo` reverts a run with its accepted proposals. `dry_run` writes nothing.
 
-    With `answer` the `query` is a question, which a language model, where one is set, answers from memories.
+    With `answer`, the `query` is a question, which the configured language model answers from memories.
 
-    Raises InvalidInput for a number that there is not, NotFound for a run or a memory `under` that there is not, and
-    Conflict for a proposal that was decided already or that no longer holds.
+    Raises InvalidInput for an unknown proposal number, NotFound for an unknown run or memory `under`, and Conflict for
+    a proposal that was already decided or no longer applies.
     """
     started = time.perf_counter()
     if sum((bool(request.accept or request.refuse), request.undo, request.dry_run, request.answer)) > 1:
-        raise InvalidInput("accept or refuse, undo, dry_run and answer are asked for one at a time")
+        raise InvalidInput("only one of `accept`/`refuse`, `undo`, `dry_run` and `answer` can be sent")
     with graph.lease() as store:
         if request.answer:
-            found = _answered(graph, store, request)
+            found = _answer_question(graph, store, request)
         elif request.undo:
             found = undo(graph, store, request)
         elif request.accept or request.refuse:
             found = decide(store, request)
         else:
-            found = _Reflecting(graph, store, request).reflect()
+            found = _ReflectionRun(graph, store, request).reflect()
         found.sequence = store.state.sequence
     found.took_ms = round((time.perf_counter() - started) * 1000, 3)
     return found
 
 
-def _answered(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
-    """A question, answered. Raises InvalidInput where no language model is set."""
+def _answer_question(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
+    """Answer a question. Raises InvalidInput if no language model is configured."""
     if (extractor := graph.graphs.extractor) is None:
         raise InvalidInput.at("answer", NO_LLM_MESSAGE)
-    from kgserve.memory.llm_advice import answer  # noqa: PLC0415 - of what asks a model nothing is loaded where none is set
+    from kgserve.memory.llm_advice import answer  # noqa: PLC0415 - loads client code only if a model is set
 
     return answer(graph, extractor.of(store), request, nothing(None, dry_run=request.dry_run))
 
 
 class _Concept(NamedTuple):
-    """What takes memories in: its vector, and the vectors and the entities of some that stand below it."""
+    """A target concept: its vector, and the vectors and entities of a sample of its children."""
 
     id: str
     vector: Vectors
@@ -133,8 +133,8 @@ class _Concept(NamedTuple):
     entities: frozenset[str]
 
 
-class _Reflecting:
-    """One run."""
+class _ReflectionRun:
+    """One reflection over a store."""
 
     def __init__(self, graph: Graph, store: OpenStore, request: ReflectRequest) -> None:
         self._graph = graph
@@ -144,10 +144,10 @@ class _Reflecting:
         self._under = found_memory(store, request.under, graph.name).id if request.under else ""
 
     def reflect(self) -> Reflection:
-        """Do what is certain, unless it is to be dry, and propose the rest."""
+        """Place what is certain, unless it is a dry run, and propose the rest."""
         found = nothing(None, dry_run=self._request.dry_run)
-        found.stale = self._stale()
-        found.stale_count = self._store.memories.ask(lambda view, _: view.below(self._least, self._now))
+        found.stale = self._low_confidence_ids()
+        found.stale_count = self._store.memories.ask(lambda view, _: view.below(self._min_confidence, self._now))
         indexes = self._indexes
         found.near_checked = indexes is not None
         if indexes is None:
@@ -165,13 +165,13 @@ class _Reflecting:
         absorbed = {each for cluster in plan.clusters for each in cluster.absorbed}
         found.merged = len(absorbed)
         known = indexes.vectors_of([each for each in orphans if each not in absorbed])
-        links, proposals = self._placed(indexes, {each: known[each] for each in sorted(known)})
-        proposals += self._contradicting(plan.kept_apart)
+        links, proposals = self._place_memories(indexes, {each: known[each] for each in sorted(known)})
+        proposals += self._find_contradictions(plan.kept_apart)
         decided = decided_before(self._store)
         fresh = [each for each in proposals if each.key not in decided]
         found.proposals = _numbered(fresh)
         self._name(indexes, [each for each in found.proposals if each.kind == "concept"], known)
-        found.proposals = self._advised(found.proposals)
+        found.proposals = self._with_advice(found.proposals)
         found.proposals_count = len(fresh)
         found.linked, found.linked_count = links[:MAX_REPORTED_ITEMS], len(links)
         if not self._request.dry_run and (links or found.proposals or found.merged):
@@ -180,12 +180,12 @@ class _Reflecting:
         return found
 
     @property
-    def _least(self) -> float:
+    def _min_confidence(self) -> float:
         return self._store.description.memory.min_confidence
 
     @cached_property
     def _indexes(self) -> Indexes | None:
-        """What knows the meaning of memories; None without a model, or where it cannot be reached."""
+        """Indexes with embeddings; None without a model or if it cannot be reached."""
         indexer = self._graph.graphs.indexer
         if indexer is None:
             return None
@@ -198,9 +198,9 @@ class _Reflecting:
             return None
         return indexes
 
-    def _stale(self) -> list[str]:
+    def _low_confidence_ids(self) -> list[str]:
         faded = self._store.memories.ask(
-            lambda view, _: view.faded(self._least, self._now, Fading(), MAX_REPORTED_ITEMS)
+            lambda view, _: view.faded(self._min_confidence, self._now, Fading(), MAX_REPORTED_ITEMS)
         )
         return [each.id for each in faded]
 
@@ -224,8 +224,8 @@ class _Reflecting:
 
         return self._store.memories.ask(look)
 
-    def _advised(self, proposals: list[Proposal]) -> list[Proposal]:
-        """The proposals, with what a language model says of them, if the store's texts go to one."""
+    def _with_advice(self, proposals: list[Proposal]) -> list[Proposal]:
+        """Return the proposals with comments of the language model, if the store's texts may be sent to it."""
         extractor = self._graph.graphs.extractor
         if extractor is None or not self._store.description.memory.extract:
             return proposals
@@ -233,7 +233,7 @@ class _Reflecting:
 
         return advise(extractor.of(self._store), self._store, proposals)
 
-    # What says the same
+    # Duplicates
 
     def _record(self, links: Sequence[Link], proposals: list[Proposal], merging: str) -> ReflectionRecord:
         return ReflectionRecord(
@@ -246,7 +246,7 @@ class _Reflecting:
         )
 
     def _merge(self, plan: Plan) -> str:
-        """Make one of memories that say the same; the id of the consolidation, if there is any."""
+        """Merge memories that say the same; return the id of the consolidation run, or an empty string."""
         if not plan.clusters:
             return ""
         record = RunRecord(
@@ -261,11 +261,11 @@ class _Reflecting:
         apply.carry_out(self._store, run, plan.clusters, Pace(self._store))
         return run.id
 
-    def _contradicting(self, apart: Sequence[KeptApart]) -> list[Proposal]:
-        """Of memories that are near and differ, those that are about one entity, or stand below one memory."""
+    def _find_contradictions(self, apart: Sequence[KeptApart]) -> list[Proposal]:
+        """Return contradictions among close, different memories that share an entity or a parent."""
         ids = [*dict.fromkeys(chain.from_iterable(each.ids for each in apart))]
         with self._store.reading() as rows:
-            there, above = rows.nodes(ids), parents(rows, ids)
+            found, above = rows.nodes(ids), parents(rows, ids)
             either_way = [(a, b, CONTRADICTS) for each in apart for a, b in (each.ids, each.ids[::-1])]
             known = {frozenset(key[:2]) for key in rows.edges(either_way)}
         about = self._about(ids)
@@ -273,15 +273,15 @@ class _Reflecting:
         for each in apart:
             one, other = each.ids
             joined = about[one] & about[other] or (one in above and above[one] == above.get(other))
-            if joined and frozenset(each.ids) not in known and one in there and other in there:
-                younger_first = sorted(each.ids, key=lambda node_id: (-there[node_id].created_at, node_id))
+            if joined and frozenset(each.ids) not in known and one in found and other in found:
+                younger_first = sorted(each.ids, key=lambda node_id: (-found[node_id].created_at, node_id))
                 proposals.append(Proposal(number=0, kind="contradiction", ids=younger_first, differs=each.differs))
         return proposals
 
-    # Where it belongs
+    # Placement
 
-    def _placed(self, indexes: Indexes, known: Mapping[str, Vectors]) -> tuple[list[Link], list[Proposal]]:
-        """What is certain of where memories belong, and what is to be decided."""
+    def _place_memories(self, indexes: Indexes, known: Mapping[str, Vectors]) -> tuple[list[Link], list[Proposal]]:
+        """Return certain placements, and proposals for the others."""
         ids = [*known]
         if not ids:
             return [], []
@@ -294,9 +294,9 @@ class _Reflecting:
                 links.append(Link(id=node_id, parent_id=concepts[found[at].best].id, score=found[at].score))
             else:
                 rest.append(at)
-        left = _Left([ids[at] for at in rest], [found[at] for at in rest] if found else [], concepts)
+        left = _UnplacedMemories([ids[at] for at in rest], [found[at] for at in rest] if found else [], concepts)
         together = groups(vectors[rest], self._request.cluster_threshold) if rest else []
-        return links, [*self._concepts_of(left, together), *left.links(together, self._half)]
+        return links, [*self._concepts_of(left, together), *left.links(together, self._min_proposal_score)]
 
     def _places(self, ids: Sequence[str], vectors: Vectors, concepts: Sequence[_Concept]) -> list[ConceptScores]:
         about = self._about(ids)
@@ -307,7 +307,7 @@ class _Reflecting:
         return places(vectors, np.stack([each.vector for each in concepts]), [each.below for each in concepts], shared)
 
     def _concepts(self, indexes: Indexes) -> list[_Concept]:
-        """Concepts, and the domains that have none below them."""
+        """Return the concepts, and domains without concepts, that can receive memories."""
         wanted = MemoryFilter(now=self._now, layer=CONCEPT_LAYER, under=self._under)
         ids = self._listed(wanted, MAX_TARGET_CONCEPTS)
         domains = self._listed(msgspec.structs.replace(wanted, layer=DOMAIN_LAYER), MAX_TARGET_CONCEPTS - len(ids))
@@ -340,13 +340,17 @@ class _Reflecting:
 
         return self._store.memories.ask(look)
 
-    def _concepts_of(self, left: _Left, together: Sequence[Sequence[int]]) -> list[Proposal]:
-        """New concepts of what belongs nowhere and together."""
-        found = [[left.ids[at] for at in group] for group in together if left.place_of(group, self._half) is None]
+    def _concepts_of(self, left: _UnplacedMemories, together: Sequence[Sequence[int]]) -> list[Proposal]:
+        """Return proposals of new concepts for groups that belong to no existing one."""
+        found = [
+            [left.ids[at] for at in group]
+            for group in together
+            if left.place_of(group, self._min_proposal_score) is None
+        ]
         return [Proposal(number=0, kind="concept", ids=members) for members in found]
 
     def _name(self, indexes: Indexes, concepts: Sequence[Proposal], known: Mapping[str, Vectors]) -> None:
-        """Name new concepts for now: by an entity that all their memories are about, or else by the words nearest."""
+        """Set preliminary names of new concepts: an entity that all members share, or else the nearest words."""
         ids = [*chain.from_iterable(each.ids for each in concepts)]
         with self._store.reading() as rows:
             texts = {node_id: row.content for node_id, row in rows.nodes(ids).items()}
@@ -356,9 +360,9 @@ class _Reflecting:
         for concept, some in zip(concepts, words, strict=True):
             centre = np.sum([known[node_id] for node_id in concept.ids], axis=0)
             near = sorted(some, key=lambda word: -float(vectors[word] @ centre) if vectors else 0.0)
-            told = " ".join(some[word] for word in _two_of(near)) or texts.get(concept.ids[0], concept.ids[0])
+            words_name = " ".join(some[word] for word in _two_of(near)) or texts.get(concept.ids[0], concept.ids[0])
             concept.name = (
-                self._shared_name([about[node_id] for node_id in concept.ids]) or told[:MAX_CONCEPT_NAME_CHARS]
+                self._shared_name([about[node_id] for node_id in concept.ids]) or words_name[:MAX_CONCEPT_NAME_CHARS]
             )
 
     def _vectors(self, indexes: Indexes, words: list[str]) -> dict[str, Vectors]:
@@ -368,19 +372,19 @@ class _Reflecting:
             return {}
 
     @property
-    def _half(self) -> float:
+    def _min_proposal_score(self) -> float:
         return self._request.threshold / 2
 
     def _shared_name(self, about: Sequence[frozenset[str]]) -> str:
-        """The name of an entity that all of some memories are about, if there is one."""
+        """Return the name of an entity that all memories are about, or an empty string."""
         shared = frozenset[str].intersection(*about)
         with self._store.reading() as rows:
             found = rows.nodes(sorted(shared)[:1])
         return next((name_of(row) for row in found.values()), "")[:MAX_CONCEPT_NAME_CHARS]
 
 
-class _Left:
-    """Memories whose place is not certain, with the best places of each, if there are any concepts."""
+class _UnplacedMemories:
+    """Memories without a certain place, with the best candidate concepts of each."""
 
     def __init__(self, ids: Sequence[str], found: Sequence[ConceptScores], concepts: Sequence[_Concept]) -> None:
         self.ids = ids
@@ -388,7 +392,7 @@ class _Left:
         self._concepts = concepts
 
     def place_of(self, group: Sequence[int], least: float) -> ConceptScores | None:
-        """Where most of a group belong best, if they belong there well enough on average; with the mean score."""
+        """Return the concept that fits most of a group, with the mean score, if that reaches `least`."""
         if not self._found:
             return None
         best = Counter(self._found[at].best for at in group).most_common(1)[0][0]
@@ -397,7 +401,7 @@ class _Left:
         return ConceptScores(best, round(mean, 4), mine[0].second, mine[0].second_score) if mean >= least else None
 
     def links(self, together: Sequence[Sequence[int]], least: float) -> list[Proposal]:
-        """What may belong below a concept: groups as one, and each of those that are in none."""
+        """Return proposals to link groups, and single memories outside groups, to a concept."""
         grouped = {*chain.from_iterable(together)}
         some = [*together, *([at] for at in range(len(self.ids)) if at not in grouped)]
         found = ((group, self.place_of(group, least)) for group in some)
@@ -405,12 +409,12 @@ class _Left:
 
     def _link(self, ids: Sequence[str], place: ConceptScores) -> Proposal:
         best = [(place.best, place.score), (place.second, place.second_score)]
-        told = [Candidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
-        return Proposal(number=0, kind="link", ids=[*ids], candidates=told)
+        candidates = [Candidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
+        return Proposal(number=0, kind="link", ids=[*ids], candidates=candidates)
 
 
 def _numbered(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """The first of them, as many as one run may name."""
+    """Return numbered proposals, up to the limits of one run."""
     found: list[Proposal] = []
     room = MAX_PROPOSED_MEMORIES
     for each in proposals:
@@ -423,7 +427,7 @@ def _numbered(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _words_of(texts: Sequence[str]) -> dict[str, str]:
-    """Words of some texts, those first that most texts have, each with the spelling that is met first."""
+    """Return frequent words of some texts, most common first, each in its first spelling."""
     spelled: dict[str, str] = {}
     count = Counter[str]()
     for text in texts:
@@ -435,12 +439,12 @@ def _words_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _two_of(words: Sequence[str]) -> list[str]:
-    """The first word and the next that is no other form of it."""
+    """Return the first word and the next one that is not another form of it."""
     return [*words[:1], *[word for word in words[1:] if word[:_STEM_CHARS] != words[0][:_STEM_CHARS]][:1]]
 
 
 def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
-    """An answer that says that nothing was found or done."""
+    """Return an empty result."""
     return Reflection(
         dry_run=dry_run,
         run=run,
@@ -461,15 +465,15 @@ def nothing(run: str | None, *, dry_run: bool = False) -> Reflection:
 
 
 def write(store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[Link]) -> None:
-    """Write a run: its node, and what it puts below what. Blocks."""
-    _submit(store, lambda storing: _note(storing, run, record))
+    """Write a run: its node and its placements. Blocks."""
+    _submit(store, lambda storing: _write_run_node(storing, run, record))
     for first in range(0, len(links), _LINK_BATCH_SIZE):
         some = links[first : first + _LINK_BATCH_SIZE]
         _submit(store, lambda storing, some=some: _link_all(storing, run, some))
 
 
 def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int = 10_000) -> Report:
-    """Have something decided in the writer's turn, and wait for it."""
+    """Decide a write in the writer thread, and wait for it."""
 
     def decided(ahead: PendingState) -> WriteBatch:
         storing = Deduplicator(ahead, RecentVectors())
@@ -480,11 +484,11 @@ def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int 
     return done.result()
 
 
-def _note(storing: Deduplicator, run: str, record: ReflectionRecord) -> None:
+def _write_run_node(storing: Deduplicator, run: str, record: ReflectionRecord) -> None:
     storing.put_node(NodePut(0, run, KIND_REFLECTION, "", record.text))
 
 
-def _mark(storing: Deduplicator, run: str, memory: str, mark: ReflectionMark) -> None:
+def _write_mark(storing: Deduplicator, run: str, memory: str, mark: ReflectionMark) -> None:
     storing.put_edge(EdgePut(0, (run, memory, RELATION_REFLECTED), own=mark.text))
 
 
@@ -494,7 +498,7 @@ def _link_all(storing: Deduplicator, run: str, links: Sequence[Link]) -> None:
 
 
 def _link(storing: Deduplicator, run: str, link: Link) -> bool:
-    """Put a memory below another one, if it still stands below nothing and both are there; whether it was."""
+    """Place a memory below a parent if it has none and both are active; return whether it was placed."""
     child, parent = storing.node(link.id), storing.node(link.parent_id)
     if child is None or parent is None or not (is_live(child) and is_live(parent)):
         return False
@@ -507,7 +511,7 @@ def _link(storing: Deduplicator, run: str, link: Link) -> bool:
     storing.put_edge(
         EdgePut(0, (child.id, parent.id, CHILD_OF), link.score, extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR))
     )
-    _mark(storing, run, child.id, ReflectionMark(parent=parent.id))
+    _write_mark(storing, run, child.id, ReflectionMark(parent=parent.id))
     return True
 
 
@@ -515,7 +519,7 @@ def _link(storing: Deduplicator, run: str, link: Link) -> bool:
 
 
 def _run_of(store: OpenStore, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
-    """The run that is meant. Raises NotFound."""
+    """Return the requested run, or the last one. Raises NotFound."""
     for row, record in apply.runs_of(store, KIND_REFLECTION, record_of):
         if request.run in (None, row.id):
             return row, record
@@ -523,7 +527,7 @@ def _run_of(store: OpenStore, request: ReflectRequest) -> tuple[NodeRow, Reflect
 
 
 def decided_before(store: OpenStore) -> set[str]:
-    """The proposals that were accepted or refused."""
+    """Return the keys of the proposals that were accepted or refused."""
     return {
         each.key
         for _, record in apply.runs_of(store, KIND_REFLECTION, record_of)
@@ -532,16 +536,16 @@ def decided_before(store: OpenStore) -> set[str]:
     }
 
 
-# Deciding
+# Decisions
 
 
 def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
-    """Accept and refuse proposals of a run. Raises InvalidInput, NotFound and Conflict, and nothing is done then."""
+    """Accept and refuse proposals of a run. Raises InvalidInput, NotFound or Conflict without any change."""
     row, record = _run_of(store, request)
     proposals = {each.number: each for each in record.proposals}
     for number in (*request.accept, *request.refuse):
         if number not in proposals:
-            raise InvalidInput(f"run {row.id!r} has no proposal {number}; it has {len(proposals)}")
+            raise InvalidInput(f"run {row.id!r} has no proposal {number}; it has {len(proposals)} proposals")
         if proposals[number].state != "open":
             raise Conflict(f"proposal {number} of run {row.id!r} was {proposals[number].state} already")
     if both := {*request.accept} & {*request.refuse}:
@@ -549,7 +553,7 @@ def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
     found = nothing(row.id)
 
     def carry_out(storing: Deduplicator) -> None:
-        deciding = _Deciding(storing, row.id, request.names or {})
+        deciding = _ProposalExecutor(storing, row.id, request.names or {})
         decided = {number: msgspec.structs.replace(each) for number, each in proposals.items()}
         for number in request.accept:
             deciding.accept(decided[number])
@@ -559,15 +563,15 @@ def decide(store: OpenStore, request: ReflectRequest) -> Reflection:
         found.proposals = [decided[number] for number in sorted(decided)]
         found.linked, found.linked_count = deciding.links[:MAX_REPORTED_ITEMS], len(deciding.links)
         found.skipped = deciding.skipped[:MAX_REPORTED_ITEMS]
-        _note(storing, row.id, msgspec.structs.replace(record, proposals=found.proposals))
+        _write_run_node(storing, row.id, msgspec.structs.replace(record, proposals=found.proposals))
 
     _submit(store, carry_out, 1_000 * (1 + sum(len(proposals[each].ids) for each in request.accept)))
     found.proposals_count = len(found.proposals)
     return found
 
 
-class _Deciding:
-    """Proposals that are carried out together."""
+class _ProposalExecutor:
+    """Execution of accepted proposals in one write."""
 
     def __init__(self, storing: Deduplicator, run: str, names: Mapping[str, str]) -> None:
         self._storing = storing
@@ -577,13 +581,13 @@ class _Deciding:
         self.skipped: list[str] = []
 
     def accept(self, proposal: Proposal) -> None:
-        """Carry one out. Raises Conflict where it no longer holds."""
+        """Carry out a proposal. Raises Conflict if it no longer applies."""
         given = self._names.get(str(proposal.number), "")
         match proposal.kind:
             case "link":
                 self._put_below(proposal, given or proposal.candidates[0].id)
             case "concept":
-                self._put_below(proposal, self._made(given or proposal.name))
+                self._put_below(proposal, self._create_concept(given or proposal.name))
             case "contradiction":
                 self._put_against(proposal)
 
@@ -593,33 +597,33 @@ class _Deciding:
         links = [Link(id=each, parent_id=parent, score=scores.get(parent, 1.0)) for each in proposal.ids]
         done = [link for link in links if _link(self._storing, self._run, link)]
         if not done:
-            raise Conflict(f"proposal {proposal.number}: none of its memories is without a parent any more")
+            raise Conflict(f"proposal {proposal.number}: all of its memories have a parent by now")
         self.links += done
         self.skipped += [link.id for link in links if link not in done]
 
-    def _made(self, name: str) -> str:
+    def _create_concept(self, name: str) -> str:
         self._storing.made.append(node_id := new_id(len(self._storing.made)))
         extras = NodeExtrasPut(created_by=_REFLECTION_AUTHOR, confidence=1.0, layer=CONCEPT_LAYER)
         self._storing.put_node(NodePut(0, node_id, LAYER_TYPES[CONCEPT_LAYER], name, extras=extras))
-        _mark(self._storing, self._run, node_id, ReflectionMark(made=True))
+        _write_mark(self._storing, self._run, node_id, ReflectionMark(made=True))
         return node_id
 
     def _put_against(self, proposal: Proposal) -> None:
         younger, older = proposal.ids
         rows = [self._storing.node(each) for each in proposal.ids]
         if any(row is None or not is_active(row, self._storing.ahead.now) for row in rows):
-            raise Conflict(f"proposal {proposal.number}: one of its memories is no more")
+            raise Conflict(f"proposal {proposal.number}: one of its memories is no longer active")
         self._storing.put_edge(
             EdgePut(0, (younger, older, CONTRADICTS), extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR))
         )
-        _mark(self._storing, self._run, younger, ReflectionMark(against=older))
+        _write_mark(self._storing, self._run, younger, ReflectionMark(against=older))
 
 
-# Taking it back
+# Undo
 
 
 def undo(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
-    """Take a run back, and what it was called for: nothing of it is left."""
+    """Undo a run, its placements, merges and node."""
     row, record = _run_of(store, request)
     found = nothing(row.id)
     if record.merging:
@@ -629,7 +633,7 @@ def undo(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
     with store.reading() as rows:
         marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_REFLECTED]
     for first in range(0, len(marks), _LINK_BATCH_SIZE):
-        done = _Undoing(store)
+        done = _RunUndo(store)
         some = marks[first : first + _LINK_BATCH_SIZE]
         store.submit_prepared(lambda done=done, some=some: done.batch(some)).result()
         found.undone += len(done.undone)
@@ -639,8 +643,8 @@ def undo(graph: Graph, store: OpenStore, request: ReflectRequest) -> Reflection:
     return found
 
 
-class _Undoing:
-    """Some marks of a run, taken back in the writer's turn."""
+class _RunUndo:
+    """Undo of some marks of a run, for the writer thread."""
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
@@ -648,13 +652,13 @@ class _Undoing:
         self.skipped: list[str] = []
 
     def batch(self, marks: Sequence[EdgeKey]) -> WriteBatch:
-        """The write."""
+        """Return the write that undoes some marks."""
         edges, nodes = [*marks], list[str]()
         with self._store.reading() as rows:
             for edge in rows.edges(marks).values():
                 mark, memory = mark_of(edge_stamps(edge.attributes).own), edge.target
                 if mark.made:
-                    self._unmake(rows, memory, nodes)
+                    self._delete_concept(rows, memory, nodes)
                     continue
                 key = (memory, mark.parent, CHILD_OF) if mark.parent else (memory, mark.against, CONTRADICTS)
                 there = rows.edge(key)
@@ -665,8 +669,8 @@ class _Undoing:
                     self.skipped.append(memory)
         return WriteBatch(delete_edges=edges, delete_nodes=nodes, touch=False, cost=1_000 * len(marks))
 
-    def _unmake(self, rows: Rows, concept: str, nodes: list[str]) -> None:
-        """A concept goes if nobody has put anything else below it, or changed it."""
+    def _delete_concept(self, rows: Rows, concept: str, nodes: list[str]) -> None:
+        """Delete a concept unless it was changed or another caller placed a memory below it."""
         row = rows.node(concept)
         others = (edge for edge in rows.incoming(concept) if edge.relation_type == CHILD_OF)
         if (

@@ -1,7 +1,7 @@
-"""Reflecting on memories: what callers ask for, what they are told, and what is noted of it in rows.
+"""Requests, answers and stored records of reflection on memories.
 
-A *run* is a node that says what was proposed and what became of that. From it a relation goes to each memory that it
-has placed or made, which says how to take that back.
+A *run* is a node that records proposals and their outcome. An edge from it to each memory that it placed or created
+records how to undo that.
 """
 
 from __future__ import annotations
@@ -21,40 +21,44 @@ CONTRADICTS = "contradicts"
 MAX_REFLECTED_MEMORIES = 10_000
 MAX_PROPOSALS = 100
 MAX_PROPOSED_MEMORIES = 4_000
-"""So many memories are named by the proposals of one run."""
+"""Maximum number of memories in the proposals of one run."""
 MAX_CONCEPT_NAME_CHARS = 200
 
 ProposalKind = Literal["link", "concept", "contradiction"]
 State = Literal["open", "accepted", "refused"]
 _Numbers = Annotated[list[Annotated[int, Meta(ge=1, le=MAX_PROPOSALS)]], Meta(max_length=MAX_PROPOSALS)]
-_DRY_RUN_REFLECT_HELP = "Say what would be done and proposed, and write nothing"
+_DRY_RUN_REFLECT_HELP = "Report the placements and proposals without writing"
 _PROPOSAL_NAMES_HELP = (
-    "By the number of a proposal: of a concept the name to give it; of a link the id of the parent, where it is not "
-    "the first of the candidates"
+    "By the number of a proposal: for a concept its name; for a link the id of the parent, if it is not the first "
+    "candidate"
 )
 
 
 class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to reflect on; or which proposals of a run to accept or refuse; or a run to take back."""
+    """A reflection to run, proposals of a run to accept or refuse, or a run to undo."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="Only what is nearest to this")] | None = (
-        None
-    )
-    under: Annotated[Id, Meta(description="Only concepts below this memory take others in: its id")] | None = None
+    query: (
+        Annotated[str, Meta(min_length=1, max_length=10_000, description="Only memories nearest to this text")] | None
+    ) = None
+    under: Annotated[Id, Meta(description="Only use concepts below this memory: its id")] | None = None
     limit: Annotated[
         int,
-        Meta(ge=1, le=MAX_REFLECTED_MEMORIES, description="Most memories without a parent to look at, newest first"),
+        Meta(
+            ge=1,
+            le=MAX_REFLECTED_MEMORIES,
+            description="Maximum number of memories without a parent to examine, newest first",
+        ),
     ] = 1_000
     threshold: Annotated[
-        Share, Meta(description="Score, a chance of being right, from which on a memory is put below a concept")
+        Share, Meta(description="Minimum score, a probability, at which a memory is placed below a concept")
     ] = 0.6
-    cluster_threshold: Annotated[Share, Meta(description="How near each two are that make a new concept together")] = (
-        0.7
-    )
+    cluster_threshold: Annotated[Share, Meta(description="Minimum cosine within the cluster of a new concept")] = 0.7
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_REFLECT_HELP)] = False
-    run: Annotated[Id, Meta(description="Whose proposals, or what to undo; left out: the last run")] | None = None
-    accept: Annotated[_Numbers, Meta(description="Proposals to carry out, by their numbers")] = []
-    refuse: Annotated[_Numbers, Meta(description="Proposals that are not to be made again")] = []
+    run: (
+        Annotated[Id, Meta(description="Run whose proposals are meant, or which to undo; default: the last run")] | None
+    ) = None
+    accept: Annotated[_Numbers, Meta(description="Proposals to carry out, by number")] = []
+    refuse: Annotated[_Numbers, Meta(description="Proposals not to repeat, by number")] = []
     names: (
         Annotated[
             dict[str, Annotated[str, Meta(min_length=1, max_length=512)]],
@@ -62,23 +66,23 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
-    undo: Annotated[bool, Meta(description="Take the run back, with what was accepted of it")] = False
+    undo: Annotated[bool, Meta(description="Undo the run, including its accepted proposals")] = False
     answer: Annotated[bool, Meta(description="Only answer `query`; needs a language model")] = False
 
 
 class Candidate(msgspec.Struct, kw_only=True):
-    """A concept that a memory may belong below; the score is the estimated chance of that, 0 to 1."""
+    """A concept that a memory may belong to; the score is the estimated probability, 0 to 1."""
 
     id: str
     score: float
 
 
 class Proposal(msgspec.Struct, kw_only=True):
-    """Something to decide.
+    """A proposal to decide.
 
-    ``link``: the one memory of ``ids`` belongs below one of ``candidates``. ``concept``: all of ``ids`` belong below a
-    new concept, for which ``name`` is a suggestion. ``contradiction``: the first of ``ids``, which is the younger, says
-    something else than the second, in what ``differs`` says.
+    ``link``: the memory in ``ids`` belongs below one of ``candidates``. ``concept``: all of ``ids`` belong below a new
+    concept; ``name`` is a suggestion. ``contradiction``: the first of ``ids``, the younger, contradicts the second;
+    ``differs`` says in what.
     """
 
     number: int
@@ -88,16 +92,16 @@ class Proposal(msgspec.Struct, kw_only=True):
     name: str = ""
     differs: str = ""
     state: State = "open"
-    reason: Annotated[str | UnsetType, Meta(description="What a language model says of it, where one is set")] = UNSET
+    reason: Annotated[str | UnsetType, Meta(description="Comment of the language model, if one is configured")] = UNSET
 
     @property
     def key(self) -> str:
-        """The same for the same proposal of another run."""
+        """Key that is equal for the same proposal of another run."""
         return f"{self.kind} {' '.join(sorted(self.ids))}"
 
 
 class Link(msgspec.Struct, kw_only=True):
-    """A memory that was put below another one."""
+    """A memory that was placed below a parent."""
 
     id: str
     parent_id: str
@@ -105,31 +109,31 @@ class Link(msgspec.Struct, kw_only=True):
 
 
 class Reflection(msgspec.Struct, kw_only=True):
-    """What was done and what is proposed. The run is null where nothing was written."""
+    """Result of a reflection. The run is null if nothing was written."""
 
     dry_run: bool
     run: str | None
-    looked_at: Annotated[int, Meta(description="Memories without a parent that were looked at")]
-    merged: Annotated[int, Meta(description="Memories that were absorbed by one that says the same")]
+    looked_at: Annotated[int, Meta(description="Memories without a parent that were examined")]
+    merged: Annotated[int, Meta(description="Memories absorbed by one that says the same")]
     linked: Annotated[list[Link], Meta(description=f"The first {MAX_REPORTED_ITEMS}")]
     linked_count: int
     proposals: Annotated[list[Proposal], Meta(description="By number; those to accept are `open`")]
-    proposals_count: Annotated[int, Meta(description="All there are; more than are told come another time")]
-    stale: Annotated[list[str], Meta(description=f"Memories that have faded; the first {MAX_REPORTED_ITEMS}")]
+    proposals_count: Annotated[int, Meta(description="Total number; a later run reports the rest")]
+    stale: Annotated[
+        list[str], Meta(description=f"Memories with low effective confidence; the first {MAX_REPORTED_ITEMS}")
+    ]
     stale_count: int
-    undone: Annotated[int, Meta(description="Memories that were placed, made or absorbed, and are no more")]
-    skipped: Annotated[list[str], Meta(description="What somebody has changed since, and so was left")]
-    near_checked: Annotated[bool, Meta(description="False: there were no vectors to compare by")]
+    undone: Annotated[int, Meta(description="Placements, creations and merges that were undone")]
+    skipped: Annotated[list[str], Meta(description="Memories changed since the run, which were left unchanged")]
+    near_checked: Annotated[bool, Meta(description="False if no vectors were available for comparison")]
     sequence: int
     took_ms: float
-    answer: Annotated[str | UnsetType, Meta(description="The answer to `query`; empty where nothing is remembered")] = (
-        UNSET
-    )
-    used: Annotated[list[str] | UnsetType, Meta(description="Ids of the memories that it is taken from")] = UNSET
+    answer: Annotated[str | UnsetType, Meta(description="Answer to `query`; empty if no memory applies")] = UNSET
+    used: Annotated[list[str] | UnsetType, Meta(description="Ids of the memories that the answer uses")] = UNSET
 
 
 class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node of a run says, in its attributes. ``merging`` is the consolidation that it has begun with."""
+    """Attributes of a run's node; `merging` is the consolidation run that it began with."""
 
     started_at: str
     threshold: float
@@ -140,12 +144,12 @@ class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As the attributes of a node."""
+        """The record as the attributes of a node."""
         return _encode(self).decode()
 
 
 class ReflectionMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is noted between a run and a memory: the parent it was given, what it was set against, or that it is new."""
+    """Attributes of the edge from a run to a memory: its parent, the memory it contradicts, or that it is new."""
 
     parent: str = ""
     against: str = ""
@@ -153,7 +157,7 @@ class ReflectionMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def text(self) -> str:
-        """As the attributes of an edge."""
+        """The mark as the attributes of an edge."""
         return _encode(self).decode()
 
 
@@ -163,7 +167,7 @@ mark_of = json_decoder(ReflectionMark).decode
 
 
 def new_run_id(now: int, chance: str) -> str:
-    """The id of a run's node; ids sort by time, which is in microseconds."""
+    """Return the id of a run's node; ids sort by time. `now` is in microseconds."""
     return f"{KIND_REFLECTION}-{now // 1000:012x}-{chance}"
 
 
@@ -172,38 +176,38 @@ _MAX_LINE_CHARS = 1_000
 
 
 def memory_line(memory: Memory, now: float, most: int = _MAX_LINE_CHARS) -> str:
-    """A memory as one line: what it is, how sure, how old, and whom it is about.
+    """Return a memory as one line: text, type, confidence, age and entities.
 
-    ``now`` is in seconds since 1970; of the content it shows at most so many characters.
+    `now` is in seconds since 1970; `most` is the maximum number of characters of the content.
     """
     recalled = memory if isinstance(memory, RecalledMemory) else None
     said = f", said {recalled.said} times" if recalled and recalled.said else ""
     ended = f", {memory.ended}" if memory.ended else ""
-    beside = f" — beside [{recalled.via}]" if recalled and recalled.via else ""
+    via = f" — via [{recalled.via}]" if recalled and recalled.via else ""
     content = " ".join(memory.content.split())
     content = content if len(content) <= most else f"{content[: most - 1]}…"
     names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
     age = age_of(now - time_of(memory.created_at) / 1_000_000)
     place = f", in {recalled.store}" if recalled and recalled.store else ""
     facts = f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}{said}{ended}{place}"
-    return f"[{memory.id}] ({facts}) {content}{names}{beside}"
+    return f"[{memory.id}] ({facts}) {content}{names}{via}"
 
 
 def age_of(seconds: float) -> str:
-    """How long ago something was, in words."""
+    """Return an age in words, such as "3 d ago"."""
     return next(
         (f"{int(seconds // length):,} {unit} ago" for length, unit in _AGE_UNITS if seconds >= length), "just now"
     )
 
 
 def proposal_line(proposal: Proposal) -> str:
-    """A numbered proposal as one line."""
+    """Return a numbered proposal as one line."""
     ids = ", ".join(f"[{each}]" for each in proposal.ids)
-    said = {
+    text = {
         "link": f"{ids} belongs below {', '.join(f'[{each.id}] ({each.score:.2f})' for each in proposal.candidates)}",
         "concept": f"a new concept {proposal.name!r} above {ids}",
         "contradiction": f"{ids} contradict each other in {proposal.differs}",
     }[proposal.kind]
     state = "" if proposal.state == "open" else f" ({proposal.state})"
     reason = f" - {proposal.reason}" if proposal.reason else ""
-    return f"{proposal.number}. {said}{state}{reason}"
+    return f"{proposal.number}. {text}{state}{reason}"

@@ -1,4 +1,4 @@
-"""The ends of relations that are named by callers: an entity, or a memory by its id."""
+"""Ends of relations named by callers: an entity, or a memory by its id."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from kgserve.storage.model.soft_delete import is_live
 
 
 def relation_key(draft: MemoryDraft, relation: RelationInput) -> EdgeKey:
-    """Return the key of a relation to write; entities that are missing are made.
+    """Return the key of a relation to write; missing entities are created.
 
-    A name that no entity has and that is the id of a memory means that memory. Raises Conflict for a memory that was
-    withdrawn and for a former version, and InvalidInput for a relation type that the store itself keeps at memories.
+    A name that no entity has and that is the id of a memory means that memory. Raises Conflict for a withdrawn memory
+    or a former version, and InvalidInput for a relation type reserved between memories.
     """
-    ends = _end(draft, relation.source), _end(draft, relation.target)
+    ends = _resolve_end(draft, relation.source), _resolve_end(draft, relation.target)
     kind = relation.relation_type
     if kind in STRUCTURAL_RELATIONS and any(_is_memory(draft.node(end)) for end in ends):
-        raise InvalidInput.at("relation_type", f"{kind!r} is kept by the store itself between memories; use another")
+        raise InvalidInput.at("relation_type", f"{kind!r} is reserved between memories; use another type")
     return (*ends, kind)
 
 
 def met_end(draft: MemoryDraft, name: str) -> str | None:
-    """Return the id of the entity that is called so, else of the memory with that id; None for neither."""
+    """Return the id of the entity with a name, else of the memory with that id, or None."""
     met = draft.met(name)
     if met is not None:
         return met
@@ -34,17 +34,17 @@ def met_end(draft: MemoryDraft, name: str) -> str | None:
     return row.id if row is not None and row.is_memory else None
 
 
-def _end(draft: MemoryDraft, name: str) -> str:
+def _resolve_end(draft: MemoryDraft, name: str) -> str:
     met = met_end(draft, name)
     if met is None and is_version_id(name) and _is_memory(draft.node(head := name.rpartition("@")[0])):
-        raise Conflict(f"{name!r} names a version of memory {head!r}: relate {head!r}")
+        raise Conflict(f"{name!r} names a version of memory {head!r}; use {head!r}")
     row = None if met is None else draft.node(met)
     if met is None or row is None:
         return draft.entity(name)
     if row.is_memory and not is_live(row):
         extras = row.extras or NO_EXTRAS
-        why = f"is a former version of {extras.belongs_to!r}: relate that" if extras.belongs_to else "was withdrawn"
-        raise Conflict(f"memory {name!r} {why}; relations join entities and memories that are in force")
+        why = f"is a former version of {extras.belongs_to!r}; use that" if extras.belongs_to else "was withdrawn"
+        raise Conflict(f"memory {name!r} {why}; relations connect entities and active memories")
     return met
 
 

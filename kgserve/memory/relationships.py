@@ -1,4 +1,4 @@
-"""Relationships: typed, weighted relations of memories; and a memory with all that belongs to it."""
+"""Relationships of memories, and the answer with a memory and its surroundings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kgserve.memory.api import Memory
 class Relationship(msgspec.Struct, kw_only=True):
     """A typed relation of a memory to another memory, or to an entity, in either direction."""
 
-    id: Annotated[str, Meta(description="Its id, as `DELETE /api/relations/{id}` takes it")]
+    id: Annotated[str, Meta(description="Its id, for `DELETE /api/relations/{id}`")]
     source_id: str
     target_id: str
     type: str
     strength: Annotated[float, Meta(description="0 to 1")]
-    confidence: Annotated[float, Meta(description="As it was stated")]
-    effective_confidence: Annotated[float, Meta(description="What is left of it now")]
+    confidence: Annotated[float, Meta(description="Confidence when it was last written")]
+    effective_confidence: Annotated[float, Meta(description="Confidence after decay, now")]
     context: str | None
     created_at: str
     updated_at: str
 
 
 class FormerMemory(msgspec.Struct, kw_only=True):
-    """A former version of a memory, or one that it has absorbed.
+    """A former version of a memory, or a memory that it absorbed.
 
-    It was true from ``valid_from`` to before ``valid_to``; where both are the same, at no moment.
+    It is valid from ``valid_from`` to before ``valid_to``; never if both are equal.
     """
 
     id: str
@@ -39,14 +39,15 @@ class FormerMemory(msgspec.Struct, kw_only=True):
 
 
 class WholeMemory(Memory, kw_only=True):
-    """A memory with what belongs to it: parent, how many stand directly below it, relationships, and what it was."""
+    """A memory with its parent, number of children, relationships and former versions."""
 
-    parent: Annotated[Memory | None, Meta(description="What it stands below; null: nothing")]
-    children: Annotated[int, Meta(description="Memories directly below it that are true now")]
+    parent: Annotated[Memory | None, Meta(description="Its parent, or null")]
+    children: Annotated[int, Meta(description="Number of its children that are valid now")]
     relationships: Annotated[
-        list[Relationship], Meta(description="Typed relations to other memories, either way; the 100 strongest")
+        list[Relationship],
+        Meta(description="Typed relations to other memories, in either direction; the 100 strongest"),
     ]
     versions: Annotated[
         list[FormerMemory],
-        Meta(description="Former versions and those that it absorbed, by when they were true; the first 100"),
+        Meta(description="Former versions and absorbed memories, by valid time; the first 100"),
     ]

@@ -1,6 +1,6 @@
-"""Memories: storing them with a look at what is there already, reading, changing and deleting them.
+"""Storing memories with deduplication; reading, updating and deleting them.
 
-At the end giving memories to a language model by hand: those that were set aside, or any.
+Also queues memories for fact extraction by a language model.
 """
 
 from __future__ import annotations
@@ -68,14 +68,15 @@ from kgserve.stores.store import OpenStore
 
 T = TypeVar("T")
 
+
 DEDUP_NEIGHBOURS = 16
-"""So many near memories are looked at when one is stored."""
+"""Nearest memories that are compared with each memory that is stored."""
 MAX_SIMILARITY_BATCH_SIZE = 100
-"""A batch of more is compared by its words alone, unless its policy asks for meaning."""
+"""Largest batch that is compared by vectors; larger ones are compared by words, unless `dedup` is `similarity`."""
 MAX_DELETED_MEMORIES = 10_000
 MEMORY_SCAN_BATCH_SIZE = 1_000
 MAX_SIMILAR_CONTENT_CHARS = 200
-"""Characters of a similar memory that are told."""
+"""Characters of a similar memory's content that are reported."""
 _MEMORY_FIELD_RENAMES = {"type": "memory_type", "attributes": "metadata"}
 _STORED_REQUEST_FIELDS = (
     "content",
@@ -93,27 +94,27 @@ _EXPIRES_IN_PARTS = re.compile(r"([0-9]+)([smhdw])")
 
 
 def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemory]:
-    """Stores a memory, or meets one that says the same; makes the store if it does not exist.
+    """Store a memory, or find one that says the same; create the store if it does not exist.
 
-    What is merged is a matter of `dedup`: `exact` the same text but for case and blanks; `guarded`, as is usual, also
-    the same words in another form; `similarity` whatever is nearer than `dedup_threshold`; `off` nothing. A memory that
-    is met counts as used. What is near and was not merged is told, with what it differs in.
+    `dedup` decides what is merged. `exact`: the same text except for case and whitespace. `guarded` (the default): also
+    the same words in another form. `similarity`: any memory nearer than `dedup_threshold`. `off`: nothing. An existing
+    memory that matches counts as used. Near memories that were not merged are reported with their differences.
 
-    Raises InvalidInput, TooLarge, StorageFull and Unavailable, NotFound for a `parent_id` that is not there, and
-    Conflict for a name that several entities have, and for a place in the hierarchy that cannot be.
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable; NotFound when `parent_id` does not exist; Conflict when
+    a name is ambiguous or the parent violates the hierarchy.
     """
     faults = Faults()
     checked = checked_memory(request, faults, 0)
     faults.raise_any()
 
     def answer(done: StoredTogether) -> StoredMemory:
-        (stored,), (told,) = done.stored, done.similar
+        (stored,), (similar,) = done.stored, done.similar
         (memory,) = _memories(done.store, [stored.id])
         fields = {name: getattr(memory, name) for name in Memory.__struct_fields__}
         return StoredMemory(
             **fields,
             outcome=stored.outcome,
-            similar=told,
+            similar=similar,
             near_checked=done.near_checked,
             sequence=done.sequence,
         )
@@ -122,9 +123,9 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
 
 
 def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[StoredMemories]:
-    """Stores up to 1,000 memories in one commit, each as if it came after those before it.
+    """Store up to 1,000 memories in one commit, each after the ones listed before it.
 
-    Raises what storing one does; `errors` name the place of each fault, and nothing is stored then.
+    Raises the same errors as `store_memory`; `errors` name the position of each fault, and nothing is stored.
     """
     faults = Faults()
     checked = [
@@ -135,9 +136,9 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
 
     def answer(done: StoredTogether) -> StoredMemories:
         outcomes = [each.outcome for each in done.stored]
-        told = zip(done.stored, done.similar, strict=True)
+        results = zip(done.stored, done.similar, strict=True)
         return StoredMemories(
-            results=[StoredInBatch(id=each.id, outcome=each.outcome, similar=similar) for each, similar in told],
+            results=[StoredInBatch(id=each.id, outcome=each.outcome, similar=similar) for each, similar in results],
             created=outcomes.count("created"),
             duplicates=outcomes.count("duplicate"),
             merged=outcomes.count("merged"),
@@ -149,9 +150,10 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """A memory that was sent, without what only its store knows; ``place`` is where it was among several.
+    """A validated memory to store, before any look at the store.
 
-    Of one that ``is_chosen`` its caller says which memory it is: what else is near it does not matter.
+    `place` is its path in a batch request. If `is_chosen`, the caller named the target memory, so similar memories are
+    not searched.
     """
 
     request: StoreMemoryRequest
@@ -161,7 +163,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class StoredTogether(msgspec.Struct):
-    """What became of memories that were stored together."""
+    """Result of storing several memories in one commit."""
 
     store: OpenStore
     stored: list[StoredDraft]
@@ -171,7 +173,7 @@ class StoredTogether(msgspec.Struct):
 
 
 def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place: str = "") -> Checked:
-    """A memory to store as far as it can be known without its store; ``number`` is its own among those sent."""
+    """Return the validated memory to store; `number` is its index within the request."""
     put = _put(
         request,
         fault,
@@ -188,9 +190,9 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place
     if not request.content.strip():
         fault("content", "is blank")
     if request.memory_id in RESERVED_IDS:
-        fault("id", f"{request.memory_id!r} is a path, and no id of a memory")
+        fault("id", f"{request.memory_id!r} is a reserved path and cannot be used as a memory id")
     if is_version_id(request.memory_id or ""):
-        fault("id", f"{request.memory_id!r} ends as the ids of former versions do: an @ and a number")
+        fault("id", f"{request.memory_id!r} ends with @ and a number, which is reserved for former versions")
     if request.parent_id:
         check_label(request.parent_id, "parent_id", fault)
     about = (*(AssociatedEntity(name=name) for name in request.entity_names), *request.entities)
@@ -205,7 +207,7 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place
 
 
 def _put(request: StoreMemoryRequest | UpdateMemoryRequest, fault: Fault, **others: Any) -> NodePut:
-    """The node of a memory that was sent, checked; ``others`` are fields that are not as they were sent."""
+    """Return the memory's node, validated; `others` override fields of the request."""
     fields = {name: getattr(request, name) for name in _STORED_REQUEST_FIELDS} | others
     return node_put(0, NodeInput(attributes=request.metadata, **fields), called(fault, _MEMORY_FIELD_RENAMES))
 
@@ -219,7 +221,7 @@ def _created(text: str | None, fault: Fault) -> int | None:
 
 def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
     if request.valid_to is not None:
-        fault("expires_in", "and valid_to are two ways to say the same; send one")
+        fault("expires_in", "cannot be combined with valid_to")
     found = _EXPIRES_IN_PARTS.fullmatch(request.expires_in or "")
     return (
         None
@@ -235,29 +237,30 @@ def store_checked(
     make: Callable[[PendingState, RecentVectors], Deduplicator] = Deduplicator,
     look: Callable[[OpenStore, Sequence[MemoryPut]], None] | None = None,
 ) -> Future[T]:
-    """Store memories in one commit, each decided in the writer's turn by what ``make`` makes; makes the store.
+    """Store memories in one commit; create the store if it does not exist.
 
-    ``look`` may look at the store before that.
+    `make` creates the deduplicator that decides each memory in the writer thread. `look`, if given, is called with the
+    store and the memories before that.
     """
     decided: list[Deduplicator] = []
     stored: list[StoredDraft] = []
-    beside: list[ComparedMemories] = []
+    comparisons: list[ComparedMemories] = []
 
     def begin(store: OpenStore) -> Future[Report]:
-        beside.append(compared(graph.graphs.indexer, store, checked))
-        puts = beside[0].puts
+        comparisons.append(compared(graph.graphs.indexer, store, checked))
+        puts = comparisons[0].puts
         if look is not None:
             look(store, puts)
 
         def decide(ahead: PendingState) -> WriteBatch:
-            storing = make(ahead, beside[0].recent)
+            storing = make(ahead, comparisons[0].recent)
             if len(puts) > 1:
                 ahead.expect(put.content for put in puts if put.asks_who_says_it)
             for each, put in zip(checked, puts, strict=True):
                 try:
                     stored.append(storing.store(put))
                 except KgserveError as error:
-                    _say_where(error, each.place)
+                    _prefix_error(error, each.place)
                     raise
             decided.append(storing)
             return storing.batch()
@@ -265,16 +268,16 @@ def store_checked(
         return store.submit_decided(decide, sum(len(put.content) + 1_000 for put in puts))
 
     def done(report: Report) -> T:
-        found = beside[0]
-        _count(found.store, decided[0].used)
+        found = comparisons[0]
+        _count_as_used(found.store, decided[0].used)
         similar = [_similar(found, put, own) for put, own in zip(found.puts, stored, strict=True)]
         return answer(StoredTogether(found.store, stored, similar, found.near_checked, report.sequence))
 
     return graph.write(begin, done, create=True)
 
 
-def _say_where(error: KgserveError, place: str) -> None:
-    """Have an error name the place of what it is about."""
+def _prefix_error(error: KgserveError, place: str) -> None:
+    """Add the path of the memory to an error."""
     if isinstance(error, InvalidInput):
         error.errors = tuple(FieldError(place + each.path, each.message) for each in error.errors)
         error.reword(place + error.message)
@@ -282,19 +285,18 @@ def _say_where(error: KgserveError, place: str) -> None:
         error.reword(f"{place[:-1]}: {error.message}")
 
 
-def _count(store: OpenStore, used: Mapping[str, float]) -> None:
-    """Count those that were met again as used."""
+def _count_as_used(store: OpenStore, used: Mapping[str, float]) -> None:
     if used:
         with store.reading() as rows:
-            met = rows.nodes(used)
-        record_use(store, met.values(), now_in_microseconds(), used)
+            matched = rows.nodes(used)
+        record_use(store, matched.values(), now_in_microseconds(), used)
 
 
-# What is near
+# Similarity
 
 
 class ComparedMemories(msgspec.Struct):
-    """Memories to store, beside those that are near them."""
+    """Memories to store, with the existing memories that are near each of them."""
 
     store: OpenStore
     puts: list[MemoryPut]
@@ -303,21 +305,21 @@ class ComparedMemories(msgspec.Struct):
 
 
 def compared(indexer: Indexer | None, store: OpenStore, checked: Sequence[Checked]) -> ComparedMemories:
-    """Look at what is near memories that are to be stored, where that can be had at once."""
+    """Find existing memories near the ones to store, if the indexes can answer immediately."""
     settings = store.description.memory
     puts = [_with_policy(each, settings) for each in checked]
     indexes = None if indexer is None else indexer.of(store)
-    places = [at for at, each in enumerate(checked) if not each.is_chosen]
-    by_meaning = len(places) <= MAX_SIMILARITY_BATCH_SIZE or any(puts[at].dedup == "similarity" for at in places)
-    if indexes is None or not indexes.understands or not places or not by_meaning:
+    positions = [at for at, each in enumerate(checked) if not each.is_chosen]
+    by_meaning = len(positions) <= MAX_SIMILARITY_BATCH_SIZE or any(puts[at].dedup == "similarity" for at in positions)
+    if indexes is None or not indexes.understands or not positions or not by_meaning:
         return ComparedMemories(store, puts, RecentVectors(), near_checked=False)
     try:
-        vectors = indexes.vectors([puts[at].content for at in places])
+        vectors = indexes.vectors([puts[at].content for at in positions])
         near = [indexes.memories_near(vector, DEDUP_NEIGHBOURS) for vector in vectors]
     except KgserveError:
-        # An index that is behind or of another model, a service that is down: storing waits for none of them.
+        # A stale index, one of another model, or an unavailable embedding service: storing waits for none of them.
         return ComparedMemories(store, puts, indexes.recent, near_checked=False)
-    for at, each, vector in zip(places, near, vectors, strict=True):
+    for at, each, vector in zip(positions, near, vectors, strict=True):
         puts[at] = msgspec.structs.replace(puts[at], near=each, vector=vector)
     return ComparedMemories(store, puts, indexes.recent, near_checked=True)
 
@@ -329,7 +331,7 @@ def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
 
 
 def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) -> list[Similar]:
-    """What is near a memory and was kept apart from it, nearest first; the index may not know the newest yet."""
+    """Return memories that are near one and were kept apart, nearest first; includes those not yet indexed."""
     if put.vector is None:
         return []
     newest = found_near.recent.near(put.vector, MIN_REPORTED_SIMILARITY)
@@ -341,7 +343,7 @@ def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) 
         return []
     with found_near.store.reading() as rows:
         found = rows.nodes(ids)
-    there = (row for node_id in ids if (row := found.get(node_id)) is not None and is_active(row))
+    active = (row for node_id in ids if (row := found.get(node_id)) is not None and is_active(row))
     return [
         Similar(
             id=row.id,
@@ -349,23 +351,23 @@ def _similar(found_near: ComparedMemories, put: MemoryPut, stored: StoredDraft) 
             differs=differs(put.content, row.content),
             content=row.content[:MAX_SIMILAR_CONTENT_CHARS],
         )
-        for row in islice(there, MAX_SIMILAR_MEMORIES)
+        for row in islice(active, MAX_SIMILAR_MEMORIES)
     ]
 
 
 def is_active(row: NodeRow) -> bool:
-    """Whether a node is a memory that was not withdrawn."""
+    """Return whether a node is a memory that was not withdrawn."""
     return row.is_memory and row.extras is not None and not row.extras.ended
 
 
-# One memory
+# Single memory
 
 
 def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
-    """Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
+    """Return a memory; the read counts as a use, unless `touch` is false or the key is read-only.
 
-    One that was absorbed is answered with the one that has taken it in. A former version can be read, and
-    does not count as used. Raises NotFound, also for one that was withdrawn: a list with `ended` shows those.
+    The id of an absorbed memory returns the one that absorbed it. A former version can be read and does not count as
+    used. Raises NotFound, also for a withdrawn memory; list with `ended` to find those.
     """
     with graph.lease() as store:
         with store.reading() as rows:
@@ -383,18 +385,18 @@ def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
 
 
 def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[UpdatedMemory]:
-    """Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
+    """Update the given fields of a memory as its next version; the update does not count as a use.
 
-    Another `parent_id` takes the place of the one before. Raises InvalidInput, NotFound, and Conflict when it was
-    changed since `based_on_version`, or where it would stand below itself, or not in the order of layers.
+    A new `parent_id` replaces the current one. Raises InvalidInput; NotFound; Conflict when the memory changed since
+    `based_on_version`, or when the parent would create a cycle or violate the order of layers.
     """
-    put = _change(request)
+    put = _check_update(request)
     leased: list[OpenStore] = []
 
     def begin(store: OpenStore) -> Future[Report]:
         leased.append(store)
         cost = len(request.content or "") + 1_000
-        return store.submit_decided(lambda ahead: _changed(ahead, request, put, graph.name), cost)
+        return store.submit_decided(lambda ahead: _build_update(ahead, request, put, graph.name), cost)
 
     def answer(report: Report) -> UpdatedMemory:
         store = leased[0]
@@ -406,8 +408,8 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[UpdatedM
     return graph.write(begin, answer)
 
 
-def _change(request: UpdateMemoryRequest) -> NodePut:
-    """What is given, checked. Raises InvalidInput and TooLarge."""
+def _check_update(request: UpdateMemoryRequest) -> NodePut:
+    """Return the validated changes. Raises InvalidInput and TooLarge."""
     faults = Faults()
     put = _put(request, faults, id=request.memory_id, type=request.memory_type)
     if request.content is not None and not request.content.strip():
@@ -418,15 +420,15 @@ def _change(request: UpdateMemoryRequest) -> NodePut:
     return put
 
 
-def _changed(ahead: PendingState, request: UpdateMemoryRequest, put: NodePut, store: str) -> WriteBatch:
-    """The write of a change. Raises NotFound and Conflict."""
+def _build_update(ahead: PendingState, request: UpdateMemoryRequest, put: NodePut, store: str) -> WriteBatch:
+    """Return the write that applies the changes. Raises NotFound and Conflict."""
     row = ahead.node(ahead.survivor(request.memory_id))
     if row is None or not is_active(row):
         raise NotFound(_missing(request.memory_id, store, row))
     if request.based_on_version is not None and request.based_on_version != row.version:
         raise Conflict(
             f"based_on_version: memory {row.id!r} is at version {row.version}, not {request.based_on_version}; "
-            "look at it again"
+            "read it again"
         )
     extras = put.extras
     if request.confidence is not None and extras is not None:
@@ -440,24 +442,24 @@ def _changed(ahead: PendingState, request: UpdateMemoryRequest, put: NodePut, st
     if request.layer is not None:
         storing.places.keep_order(row)
     if request.entity_names is not None:
-        _associate_anew(storing, row.id, request.entity_names)
+        _replace_entities(storing, row.id, request.entity_names)
     return storing.batch()
 
 
-def _associate_anew(storing: Deduplicator, memory: str, names: Sequence[str]) -> None:
-    there = storing.ahead.about(memory)
+def _replace_entities(storing: Deduplicator, memory: str, names: Sequence[str]) -> None:
+    current = storing.ahead.about(memory)
     wanted = {storing.entity(name) for name in names}
-    for entity in there.keys() - wanted:
+    for entity in current.keys() - wanted:
         storing.drop_edge((memory, entity, IS_ABOUT))
-    storing.associate(memory, dict.fromkeys(wanted - there.keys(), 1.0))
+    storing.associate(memory, dict.fromkeys(wanted - current.keys(), 1.0))
 
 
 def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
-    """Deletes a memory with its former versions; whom and what it was about stays.
+    """Delete a memory with its former versions; its entities stay.
 
-    Deleting one that does not exist is not an error.
+    Deleting a memory that does not exist is not an error.
 
-    Raises Conflict for a node that is no memory.
+    Raises Conflict for a node that is not a memory.
     """
 
     def decide(ahead: PendingState) -> WriteBatch:
@@ -465,7 +467,7 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
         if row is None:
             return WriteBatch()
         if not row.is_memory:
-            raise Conflict(f"node {row.id!r} is no memory; it is deleted as a node")
+            raise Conflict(f"node {row.id!r} is not a memory; delete it as a node")
         ids = [row.id, *(edge.source for edge in ahead.edges_to(row.id, VERSION_OF))]
         return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
@@ -477,9 +479,9 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
 
 
 def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[MemoriesDeleted]:
-    """Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
+    """Delete the memories that match all filters, at most 10,000 in one commit; at least one filter is required.
 
-    Their former versions go with them; whom and what they were about stays. With `dry_run` nothing is deleted.
+    Their former versions are deleted too; their entities stay. With `dry_run`, nothing is deleted.
 
     Raises InvalidInput.
     """
@@ -490,25 +492,25 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
     if all(each in (None, []) for each in given) or request.memory_ids == []:
         message = "at least one filter must be provided: memory_ids, before_date, min_confidence_below or memory_types"
         raise InvalidInput(message, (FieldError("", message),))
-    wanted = _MemoriesToDelete(request, before)
+    selector = _DeletionSelector(request, before)
 
     def batch(store: OpenStore, found: list[str]) -> WriteBatch:
         with store.reading() as rows:
-            doomed = with_versions(rows, found[:MAX_DELETED_MEMORIES])
-        return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
+            ids = with_versions(rows, found[:MAX_DELETED_MEMORIES])
+        return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
-    return graph.prepared(wanted.find, batch, wanted.told, dry_run=request.dry_run)
+    return graph.prepared(selector.find, batch, selector.report, dry_run=request.dry_run)
 
 
-class _MemoriesToDelete:
-    """Which memories a deletion means."""
+class _DeletionSelector:
+    """Memories that match the filters of a deletion."""
 
     def __init__(self, request: DeleteMemoriesRequest, before: int | None) -> None:
         self._request = request
         self._before = before
 
     def find(self, store: OpenStore) -> list[str]:
-        """Their ids, one more than go at once."""
+        """Return their ids: the limit of one commit, plus one if more match."""
         now = now_in_microseconds()
         return store.memories.ask(
             lambda memories, _: [*islice(self._among(memories, store, now), MAX_DELETED_MEMORIES + 1)]
@@ -523,7 +525,7 @@ class _MemoriesToDelete:
             yield from fits
 
     def _slices(self, memories: Memories, now: int) -> Iterator[list[LiveMemory]]:
-        """Those that may be meant, along the index that knows most of them not to be."""
+        """Yield batches of candidates from the most selective index."""
         if (below := self._request.min_confidence_below) is not None:
             place = Fading()
             while some := memories.faded(below, now, place, MEMORY_SCAN_BATCH_SIZE):
@@ -540,7 +542,7 @@ class _MemoriesToDelete:
             yield [*memories.live(page.ids).values()]
 
     def _fits(self, memory: LiveMemory, now: int) -> bool:
-        """Whether all filters let it pass. What was withdrawn goes by its id alone."""
+        """Return whether a memory matches all filters; a withdrawn one matches only by its id."""
         request = self._request
         if memory.ended and request.memory_ids is None:
             return False
@@ -550,16 +552,16 @@ class _MemoriesToDelete:
             return False
         return request.min_confidence_below is None or memory.effective(now) < request.min_confidence_below
 
-    def told(self, found: list[str], sequence: int) -> MemoriesDeleted:
-        """What is said of them."""
-        doomed = found[:MAX_DELETED_MEMORIES]
-        there = set(doomed)
+    def report(self, found: list[str], sequence: int) -> MemoriesDeleted:
+        """Return the result of the deletion."""
+        ids = found[:MAX_DELETED_MEMORIES]
+        known = set(ids)
         return MemoriesDeleted(
             dry_run=self._request.dry_run,
-            count=len(doomed),
-            ids=doomed[:MAX_REPORTED_ITEMS],
-            missing=[each for each in self._request.memory_ids or () if each not in there][:MAX_REPORTED_ITEMS],
-            more=len(found) > len(doomed),
+            count=len(ids),
+            ids=ids[:MAX_REPORTED_ITEMS],
+            missing=[each for each in self._request.memory_ids or () if each not in known][:MAX_REPORTED_ITEMS],
+            more=len(found) > len(ids),
             sequence=sequence,
         )
 
@@ -571,12 +573,15 @@ def _memories(store: OpenStore, ids: Sequence[str]) -> list[Memory]:
 
 
 def memory_in(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
-    """A memory that was not withdrawn, or the one that has absorbed it; also a former version. Raises NotFound."""
+    """Return an active memory after following merge redirects; with `or_former`, also a former version.
+
+    Raises NotFound.
+    """
     return require_memory(rows.node(resolve_redirect(rows, memory_id)), memory_id, store, or_former=or_former)
 
 
 def require_memory(row: NodeRow | None, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
-    """Return the row of a memory that was asked for. Raises NotFound unless it is one, and not withdrawn."""
+    """Return the row if it is an active memory; with `or_former`, also a former version. Raises NotFound."""
     is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == SUPERSEDED
     if row is None or not (is_former or is_active(row)):
         raise NotFound(_missing(memory_id, store, row))
@@ -587,18 +592,18 @@ def _missing(memory_id: str, store: str, row: NodeRow | None) -> str:
     if row is None:
         return f"there is no memory {memory_id!r} in store {store!r}"
     if row.is_memory and row.extras is not None:
-        return f"memory {memory_id!r} was {row.extras.ended}; a list with ended={row.extras.ended} shows it"
-    return f"node {memory_id!r} is no memory"
+        return f"memory {memory_id!r} was {row.extras.ended}; list memories with ended={row.extras.ended} to see it"
+    return f"node {memory_id!r} is not a memory"
 
 
 NO_LLM_MESSAGE = "this server has no language model: set KGSERVE_LLM_URL and KGSERVE_LLM_MODEL, and restart it"
 
 
 def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
-    """Has memories wait for the language model: those that were set aside, or with `ids` these.
+    """Queue memories for extraction by the language model: the failed ones, or those in `ids`.
 
-    The model is asked afterwards, one text after the other; `stats` shows how far it is. A text that was taken apart
-    already is not taken apart again. Raises InvalidInput where no language model is set, NotFound and Unavailable.
+    The model processes the queue one text at a time; `stats` reports its progress. A text that was already processed is
+    not processed again. Raises InvalidInput when no language model is configured, NotFound and Unavailable.
     """
     extractor = graph.graphs.extractor
     if extractor is None:

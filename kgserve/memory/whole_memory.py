@@ -1,4 +1,4 @@
-"""A memory with what belongs to it, or one of its versions: parent, children, relationships and former versions."""
+"""A memory, or one of its versions, with its parent, children, relationships and former versions."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from kgserve.stores.store import OpenStore
 
 MAX_SHOWN_VERSIONS = 100
 MAX_SHOWN_RELATIONSHIPS = 100
-"""Most relationships that are shown, the strongest ones."""
+"""Maximum number of relationships in the answer, the strongest ones."""
 MAX_RELATIONSHIPS_COMPARED = 1_000
-"""Most relations in each direction that are looked at for these."""
+"""Maximum number of relations per direction that are examined for these."""
 
 
 def whole_memory(graph: Graph, request: WholeMemoryRequest) -> WholeMemory:
-    """Answers with a memory as `memory` does, with its parent, number of children, relationships, and what it was.
+    """Return a memory with its parent, number of children, relationships and former versions.
 
-    The id of a version, as a history lists it, is answered with that version, which `belongs_to` the memory. A memory
-    counts as used, a version does not, unless `touch` is false or the key only reads. Raises NotFound.
+    The id of a version, as listed by a history, returns that version, which `belongs_to` the memory. Memories count as
+    used, versions do not; nor with `touch` false or a read-only key. Raises NotFound.
     """
     with graph.lease() as store:
         with store.reading() as rows:
@@ -79,15 +79,15 @@ def _former(row: NodeRow) -> FormerMemory:
 
 
 def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> list[Relationship]:
-    """Return the strongest relationships of a memory that hold now."""
+    """Return the strongest relationships of a memory that are valid now."""
     number = np.array([rows.number(memory_id)])
     edges: dict[tuple[str, str, str], EdgeRow] = {}
     for outgoing in (True, False):
         found = not_of_kinds(rows, rows.around(number, outgoing=outgoing), STRUCTURAL_RELATIONS)
-        true = rows.edges_holding(found, now).first(MAX_RELATIONSHIPS_COMPARED)
-        edges |= {edge.key: edge for edge in rows.rows_of(true)}
-    there = rows.nodes({end for key in edges for end in key[:2]})
-    joining = [edge for edge in edges.values() if all(_is_there(there.get(end)) for end in edge.key[:2])]
+        valid = rows.edges_holding(found, now).first(MAX_RELATIONSHIPS_COMPARED)
+        edges |= {edge.key: edge for edge in rows.rows_of(valid)}
+    ends = rows.nodes({end for key in edges for end in key[:2]})
+    joining = [edge for edge in edges.values() if all(_is_active(ends.get(end)) for end in edge.key[:2])]
     joining.sort(key=lambda edge: (-edge.weight, edge.key))
     return [
         Relationship(
@@ -106,7 +106,7 @@ def _relationships(store: OpenStore, rows: Rows, memory_id: str, now: int) -> li
     ]
 
 
-def _is_there(row: NodeRow | None) -> bool:
+def _is_active(row: NodeRow | None) -> bool:
     return row is not None and (is_live(row) if row.is_memory else not is_withdrawn(row.extras))
 
 
@@ -114,7 +114,7 @@ def _is_there(row: NodeRow | None) -> bool:
 
 
 def _head(rows: Rows, memory_id: str) -> NodeRow | None:
-    """Return the memory of which an id names a version that has no node of its own; None for any other id."""
+    """Return the memory if an id names a version without a node of its own; None for any other id."""
     if rows.has(memory_id) or not is_version_id(memory_id):
         return None
     row = rows.node(memory_id.rpartition("@")[0])
@@ -122,7 +122,7 @@ def _head(rows: Rows, memory_id: str) -> NodeRow | None:
 
 
 def _version(graph: Graph, store: OpenStore, head: NodeRow, version_id: str) -> WholeMemory:
-    """Answer with a version of a memory. Raises NotFound."""
+    """Return a version of a memory. Raises NotFound."""
     sequence = sequence_in(version_id, 0)
     if sequence == head.sequence and version_id == f"{head.id}@{sequence}":
         found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))
@@ -132,7 +132,7 @@ def _version(graph: Graph, store: OpenStore, head: NodeRow, version_id: str) -> 
         lambda history: history.node_states_after(head.id, sequence - 1, 1)
     )
     if not states or version_id != f"{head.id}@{states[0].first}" or not states[0].row.is_memory:
-        raise NotFound(f"memory {head.id!r} has no version {version_id!r}; its history lists those that it has")
+        raise NotFound(f"memory {head.id!r} has no version {version_id!r}; its history lists the existing versions")
     [state] = states
     if state.last is None:
         found = _whole(store, get_memory(graph, MemoryRequest(memory_id=head.id, touch=False)))

@@ -300,6 +300,6 @@ def test_what_is_refused(data: Path) -> None:
         for wrong in wrongs:
             with pytest.raises(InvalidInput, match="erase"):
                 store.forget(erase=True, **wrong)
-        with pytest.raises(Conflict, match="is no memory"):
+        with pytest.raises(Conflict, match="is not a memory"):
             store.forget(ids=["m", "Hall"], erase=True)
         assert store.memory("m").content == "A bumbershoot stands in the hall."

@@ -336,7 +336,7 @@ def test_a_batch_is_kept_whole_or_not_at_all_and_says_where(graph: Graph) -> Non
             InvalidInput,
             "items[1].valid_to: is not after valid_from",
         ),
-        ({"content": [{"content": " "}]}, InvalidInput, "items[1].content: says nothing"),
+        ({"content": [{"content": " "}]}, InvalidInput, "items[1].content: contains no text"),
         ({"content": [{"content": "x", "at": "soon"}]}, InvalidInput, "items[1].content[0].created_at"),
         ({"content": [{"content": "x"}] * 1_000}, InvalidInput, "items: hold 1,001 texts and messages"),
     ):

@@ -119,7 +119,7 @@ def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) 
     assert (erased["memories_removed"], [each["kind"] for each in erased["remains"]]) == (2, ["unknown"])
     assert "erased" in agent.text
     assert agent("recall", query="Postgres")["memories"] == []
-    assert "one of entity_id, ids and query" in agent.refused("forget")
+    assert "exactly one of entity_id, ids and query" in agent.refused("forget")
 
 
 def test_a_talk_is_retained_turn_by_turn(agent: Agent) -> None:
