@@ -172,7 +172,7 @@ class Connections:
 
     @property
     def overrun(self) -> bool:
-        """Whether too many connections are being refused to answer each; the rest are closed without a response."""
+        """True if too many connections are being refused to answer each; the rest are closed without a response."""
         return len(self._refused) > MAX_LINGERING
 
     def remove(self, connection: HttpConnection) -> None:
@@ -348,7 +348,7 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def has_unread_input(self) -> bool:
-        """Whether input may have arrived, or be arriving, that was not processed."""
+        """True if input may have arrived, or be arriving, that was not processed."""
         return self._ignores_input or not self._in_head or self._fed > 0 or bool(self.pipeline)
 
     def ignore_input(self) -> None:

@@ -338,7 +338,7 @@ class RequestCycle:
         self.received = self.sent = 0
         self.streamed = False
         self.begun = False
-        """Whether a part of the response was sent."""
+        """True if a part of the response was sent."""
         self._left = False
         self._complete = False
         self.refused = False

@@ -175,7 +175,7 @@ def test_answers_keep_to_their_size(agent: Agent) -> None:
 def test_the_default_store_is_empty_until_something_is_stored(agent: Agent) -> None:
     found = agent("recall_memories", query="anything")
     assert found["memories"] == []
-    assert "store_memory makes the store" in found["hint"]
+    assert "store_memory creates the store" in found["hint"]
     assert agent("get_entity_graph", entity_name="Alice")["nodes"] == []
 
 

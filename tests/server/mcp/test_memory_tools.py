@@ -72,7 +72,7 @@ def test_the_list_is_short_and_says_when_to_call(agent: Agent) -> None:
 def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) -> None:
     empty = agent("recall", query="which database?")
     assert empty["memories"] == []
-    assert "retain makes the store" in empty["hint"]
+    assert "retain creates the store" in empty["hint"]
     created = (datetime.now(UTC) - timedelta(days=3, hours=1)).isoformat()
     made = agent(
         "retain",
