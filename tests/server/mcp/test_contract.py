@@ -16,7 +16,7 @@ CHOSEN: dict[str, Any] = {
 }
 
 
-LISTS = (("kind_whitelist", "only these types"), ("indexed_attributes", "by the attributes owner, title"))
+LISTS = (("kind_whitelist", "only these types"), ("indexed_attributes", "indexes the attributes owner, title"))
 
 
 def configured(server: Running, mode: Mode, **arguments: Any) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def test_a_default_store_that_is_not_there_yet_is_empty(bare: httpx.Client, stor
         assert not result["isError"], name
         values = result["structuredContent"]
         assert (values[field], values["store"]) == ([], store), name
-        assert "inject_knowledge_graph makes the store" in values["hint"]
+        assert "inject_knowledge_graph creates the store" in values["hint"]
         assert values["hint"] in result["content"][0]["text"]
     assert one.call("get_entity", {"id": "a"}, kgserve_store=store)["structuredContent"]["node"] is None
     # Who names one means it.
@@ -407,7 +407,7 @@ def test_merging_and_taking_it_back(server: Running, mode: Mode, store: str) -> 
     merged = call(server.url, mode, "merge_entities", index=store, id="bob", into="robert")
     assert merged.structured_content["edges_moved"] == 1
     assert merged.structured_content["taken_over"] == ["attributes.desk"]
-    assert text_of(merged).startswith('Merged "bob" into "robert": 1 edge moved, taken over: attributes.desk.')
+    assert text_of(merged).startswith('Merged "bob" into "robert": 1 edge moved, copied: attributes.desk.')
     read = call(server.url, mode, "get_entity", index=store, id="bob")
     assert (read.structured_content["node"]["id"], read.structured_content["redirected_from"]) == ("robert", "bob")
     assert '"bob" was merged into this entity' in text_of(read)
