@@ -1,8 +1,8 @@
-"""Admission control: how much of the server each caller may have at once.
+"""Admission control: quotas and fair scheduling of requests per caller.
 
-Threads, waits for indexes, imports and exports are shared by callers, who are told apart by key, or else by address.
-REST and MCP share the same threads. What is beyond a caller's share waits for its turn without a thread; what is beyond
-what may wait is refused, with when to try again.
+A caller is an API key, or else an address. Callers share threads, waits for indexes, imports and exports; REST and MCP
+use the same threads. A request beyond its caller's share waits without a thread. A request beyond the quota of waiting
+requests is refused with a time to retry.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from kgserve.server.http.connection import in_task
 P = ParamSpec("P")
 T = TypeVar("T")
 WORKER_THREADS = 16
+"""Threads for each of reads, writes, reading statements and writing statements."""
 TRANSFER_THREADS = 4
-"""Threads for reads, for writes, and for statements of either kind; and for what moves much."""
+"""Threads for imports and exports."""
 MAX_STATEMENT_THREADS = 6
-"""Threads that the statements of one caller may have."""
+"""Maximum number of threads for the statements of one caller."""
 MAX_OPEN_STATEMENTS = 70
-"""Statements of one caller, those that wait for a thread included."""
+"""Maximum number of statements of one caller, those that wait for a thread included."""
 RETRY_AFTER = 2
-"""Seconds after which to come again."""
+"""Seconds after which a refused caller should retry."""
 
 
 class Quota:
-    """What each caller may have so much of at once."""
+    """Per-caller quota of one resource."""
 
     def __init__(self, name: str, most: int, refusal: str) -> None:
-        """``refusal`` is what is said to who has that many, after the number."""
+        """Create a quota of ``most`` per caller; ``refusal`` is the error message after that number."""
         self.name = name
         self.refused = 0
         self._most = most
@@ -61,12 +62,12 @@ class Quota:
 
     @property
     def taken(self) -> int:
-        """How much is taken by all callers."""
+        """Amount in use by all callers."""
         return self._taken.total()
 
     @contextmanager
     def one(self, caller: str) -> Generator[None]:
-        """One more of a caller's, until the end of the block. Raises Limited."""
+        """Take one for a caller until the end of the block. Raises Limited."""
         if self._taken[caller] >= self._most:
             self.refused += 1
             raise Limited(f"{self._most} {self._refusal}", RETRY_AFTER)
@@ -80,49 +81,49 @@ class Quota:
 
 
 ACTIVE_CALLER_SECONDS = 1.0
-"""So long after a request has begun more of its kind are expected."""
+"""Seconds after the start of a request during which its caller counts as active."""
 
 
 class ActiveCallers:
-    """Who has asked lately. Any thread may call."""
+    """Callers that started a request recently. Thread-safe."""
 
     def __init__(self) -> None:
-        self._asked: OrderedDict[str, float] = OrderedDict()
+        self._last_request: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
 
     def asks(self, caller: str) -> None:
-        """A request of a caller has been let in."""
+        """Record a request of a caller."""
         now = time.monotonic()
         with self._lock:
-            self._asked[caller] = now
-            self._asked.move_to_end(caller)
-            while now - next(iter(self._asked.values())) > ACTIVE_CALLER_SECONDS:
-                self._asked.popitem(last=False)
+            self._last_request[caller] = now
+            self._last_request.move_to_end(caller)
+            while now - next(iter(self._last_request.values())) > ACTIVE_CALLER_SECONDS:
+                self._last_request.popitem(last=False)
 
     def others(self, own: str) -> int:
-        """How many have asked lately beside a caller."""
+        """Return the number of other active callers."""
         oldest = time.monotonic() - ACTIVE_CALLER_SECONDS
         with self._lock:
-            return sum(each != own and at >= oldest for each, at in self._asked.items())
+            return sum(each != own and at >= oldest for each, at in self._last_request.items())
 
     def has_others(self, own: str) -> bool:
-        """Whether any has."""
-        return self._are_lately(1, own)
+        """Return whether another caller is active."""
+        return self._are_active(1, own)
 
     def are_several(self) -> bool:
-        """Whether more than one has asked lately."""
-        return self._are_lately(2)
+        """Return whether more than one caller is active."""
+        return self._are_active(2)
 
-    def _are_lately(self, many: int, but: str | None = None) -> bool:
-        """Whether so many have asked lately, not counting one."""
+    def _are_active(self, count: int, except_for: str | None = None) -> bool:
+        """Return whether at least ``count`` callers are active, not counting one."""
         with self._lock:
-            newest = (at for each, at in reversed(self._asked.items()) if each != but)
-            at = next(islice(newest, many - 1, None), None)
+            newest = (at for each, at in reversed(self._last_request.items()) if each != except_for)
+            at = next(islice(newest, count - 1, None), None)
         return at is not None and time.monotonic() - at <= ACTIVE_CALLER_SECONDS
 
 
 class InFlightCounter:
-    """Counts the requests that are use."""
+    """Counter of requests in progress that keep the server from being idle."""
 
     def __init__(self, callers: ActiveCallers) -> None:
         self._running = 0
@@ -130,14 +131,14 @@ class InFlightCounter:
         self.begun = self._ended = time.monotonic()
 
     def begin(self) -> None:
-        """A request is being worked on; ``begun`` is when the last one was, on the monotonic clock."""
+        """Count a request as in progress; ``begun`` is the start of the last one, on the monotonic clock."""
         self._running += 1
         self.begun = time.monotonic()
 
     def others(self, own: str, since: float) -> int:
-        """How many other callers have asked lately, while a long request of one goes on that began at ``since``.
+        """Return the number of other active callers during a long request of ``own`` that began at ``since``.
 
-        At least 1 when any request has begun after it: it may be the same caller's.
+        Returns at least 1 if any request began after it, even one of the same caller.
         """
         now = time.monotonic()
         if self.begun <= since or now - self.begun > ACTIVE_CALLER_SECONDS:
@@ -145,32 +146,31 @@ class InFlightCounter:
         return max(1, self._callers.others(own))
 
     def end(self) -> None:
-        """It is no longer."""
+        """Count a request as finished."""
         self._running -= 1
         self._ended = time.monotonic()
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last one ended; 0 while there is one."""
+        """Seconds since the last request ended; 0 while one is in progress."""
         return 0.0 if self._running else time.monotonic() - self._ended
 
 
 MAX_CONCURRENT_WRITES = 2
-"""Writes of one caller that are worked on while others ask."""
+"""Concurrent writes of one caller while other callers are active."""
 MAX_WRITE_WAIT_SECONDS = 1.0
-"""For which a write waits for its turn at most: those before it may wait for a store that cannot be reached."""
+"""Maximum delay of a write by the throttle; earlier writes may be waiting for a store that cannot be reached."""
 
 
 class WriteThrottle:
-    """Has a caller that writes much at once do so a few at a time, for as long as others ask; of the event loop.
+    """Throttle for the concurrent writes of one caller while other callers are active. Belongs to the event loop.
 
-    What is beyond waits here, first come, first served, for a second at most. After each write whose place another one
-    waits for, the place rests, as `rest_seconds` says: many who write with one key have the share of a few. Who has
-    fewer under way never waits.
+    Writes beyond the limit wait in order of arrival, for a second at most. A slot that another write waits for pauses
+    after each write (`rest_seconds`). A caller below the limit never waits.
     """
 
     def __init__(self, callers: ActiveCallers, queue: Quota) -> None:
-        """``queue``: the requests of a caller, among which those that wait here count."""
+        """Create the throttle; ``queue`` is the quota that counts waiting writes."""
         self._callers = callers
         self._queue = queue
         self._taken: Counter[str] = Counter()
@@ -178,7 +178,7 @@ class WriteThrottle:
 
     @asynccontextmanager
     async def one(self, caller: str) -> AsyncGenerator[None]:
-        """One write of a caller, begun in its turn. Raises Limited when too many of its requests wait."""
+        """Run the block as a write of a caller, once it has a slot. Raises Limited when too many requests wait."""
         if self._must_wait(caller):
             await self._wait(caller)
         else:
@@ -196,60 +196,61 @@ class WriteThrottle:
     async def _wait(self, caller: str) -> None:
         with self._queue.one(caller):
             loop = asyncio.get_running_loop()
-            place = loop.create_future()
-            self._waiting.setdefault(caller, deque()).append(place)
-            late = loop.call_later(MAX_WRITE_WAIT_SECONDS, self._let_in, caller, place)
+            slot = loop.create_future()
+            self._waiting.setdefault(caller, deque()).append(slot)
+            timeout = loop.call_later(MAX_WRITE_WAIT_SECONDS, self._add_slot, caller, slot)
             try:
-                await place
+                await slot
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
+                if slot.done() and not slot.cancelled():
                     self._end(caller, 0.0)
                 raise
             finally:
-                late.cancel()
+                timeout.cancel()
 
-    def _let_in(self, caller: str, place: asyncio.Future[None]) -> None:
-        """Give one that waits no longer a place beside those that there are."""
-        if not place.done():
+    def _add_slot(self, caller: str, slot: asyncio.Future[None]) -> None:
+        """Let a waiting write run in an additional slot."""
+        if not slot.done():
             self._taken[caller] += 1
-            place.set_result(None)
+            slot.set_result(None)
 
     def _end(self, caller: str, worked: float) -> None:
         if caller in self._waiting and self._taken[caller] <= MAX_CONCURRENT_WRITES:
             rest = rest_seconds(worked, self._callers.others(caller))
-            asyncio.get_running_loop().call_later(rest, self._pass_on, caller)
+            asyncio.get_running_loop().call_later(rest, self._hand_over_slot, caller)
         else:
-            self._let_go(caller)
+            self._release_slot(caller)
 
-    def _pass_on(self, caller: str) -> None:
-        """Give a place to who has waited for longest, and more to the others once nobody else asks."""
+    def _hand_over_slot(self, caller: str) -> None:
+        """Give the slot to the oldest waiting write; start all others as well if no other caller is active."""
         waiting = self._waiting.get(caller, deque())
         has_own = True
         while waiting and (has_own or not self._callers.has_others(caller)):
-            place = waiting.popleft()
+            slot = waiting.popleft()
             if not has_own:
-                self._let_in(caller, place)
-            elif not place.done():
+                self._add_slot(caller, slot)
+            elif not slot.done():
                 has_own = False
-                place.set_result(None)
+                slot.set_result(None)
         if not waiting:
             self._waiting.pop(caller, None)
         if has_own:
-            self._let_go(caller)
+            self._release_slot(caller)
 
-    def _let_go(self, caller: str) -> None:
+    def _release_slot(self, caller: str) -> None:
         self._taken[caller] -= 1
         if not self._taken[caller]:
             del self._taken[caller]
 
 
 class FairThreadPool:
-    """The threads for one kind of work."""
+    """Thread pool for one kind of work, shared fairly by callers."""
 
     def __init__(self, threads: int, each: int, queue: Quota | None = None, waits: Quota | None = None) -> None:
-        """``each``: threads that one caller may have; ``queue``: its requests, those that wait for one included.
+        """Create the pool.
 
-        ``waits``: those that wait for an index instead, where work may be done over again.
+        each: maximum number of threads for one caller. queue: quota of a caller's requests, waiting ones included.
+        waits: quota of a caller's requests that wait for an index; only for work that may be repeated.
         """
         self._threads = CapacityLimiter(threads)
         self._most = min(each, threads)
@@ -258,21 +259,24 @@ class FairThreadPool:
         self._waits = waits
 
     async def run(self, work: Callable[[], T], caller: str | None = None) -> T:
-        """The result of ``work`` for a caller, the one who asks. Raises Limited when too many of its requests wait."""
+        """Run ``work`` in a thread and return its result; ``caller`` defaults to the current one.
+
+        Raises Limited when too many of the caller's requests wait.
+        """
         if caller is None:
             caller = asker.get()
         else:
             asker.set(caller)
         with self._share(caller) as share:
 
-            async def in_turn() -> T:
+            async def run_in_thread() -> T:
                 with self._queue.one(caller) if self._queue is not None else nullcontext():
                     async with share:
                         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
             if self._waits is None:
-                return await patiently(in_turn)
-            return await _put_off(in_turn, self._waits, caller)
+                return await patiently(run_in_thread)
+            return await _retry_until_caught_up(run_in_thread, self._waits, caller)
 
     @contextmanager
     def _share(self, caller: str) -> Generator[CapacityLimiter]:
@@ -285,8 +289,8 @@ class FairThreadPool:
                 self._each.pop(caller, None)
 
 
-async def _put_off(attempt: Callable[[], Awaitable[T]], waits: Quota, caller: str) -> T:
-    """The result of ``attempt``, made again when what it waits for may have come. Raises Limited."""
+async def _retry_until_caught_up(attempt: Callable[[], Awaitable[T]], waits: Quota, caller: str) -> T:
+    """Return the result of ``attempt``, repeated each time an index that it waits for has advanced. Raises Limited."""
     token = patience.set({})
     try:
         while True:
@@ -300,21 +304,24 @@ async def _put_off(attempt: Callable[[], Awaitable[T]], waits: Quota, caller: st
 
 
 class Admission:
-    """The threads in which requests may block, each kind by itself, so that none takes the places of another.
+    """Admission control of one server: a thread pool for each kind of work, and the quotas.
 
-    What moves much is not refused here: it must come to its end in order, and `transfers` says how much of it may be.
+    The pool for transfers has no queue quota, because a running transfer must be able to finish. The quota
+    ``transfers`` limits how many may start.
     """
 
     def __init__(self, settings: Settings) -> None:
         each, waits = settings.max_threads_per_key, settings.max_waits_per_key
         own = settings.max_requests_per_key
-        queue = Quota("requests", own, "requests of yours are being worked on, or wait for that; come again shortly")
-        waited = Quota("index_waits", waits, "requests of yours wait for an index already; come again shortly")
+        queue = Quota("requests", own, "of your requests are running or waiting; try again shortly")
+        waited = Quota("index_waits", waits, "of your requests are waiting for an index; try again shortly")
         stated = Quota(
-            "statements", MAX_OPEN_STATEMENTS, "statements of yours run already, or wait; come again shortly"
+            "statements", MAX_OPEN_STATEMENTS, "of your statements are running or waiting; try again shortly"
         )
         self.transfers = Quota(
-            "transfers", settings.max_transfers_per_key, "imports and exports of yours are open already; end one first"
+            "transfers",
+            settings.max_transfers_per_key,
+            "of your imports and exports are already open; finish one first",
         )
         self.quotas = (queue, waited, stated, self.transfers)
         self.callers = ActiveCallers()
@@ -328,16 +335,16 @@ class Admission:
         }
 
     async def run(self, kind: ExecutorName, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of ``work``, run in a thread of a kind for the current caller. Raises Limited.
+        """Run ``work`` for the current caller in a thread of a kind, and return its result. Raises Limited.
 
-        Work that reads is repeated while it waits for an index. A caller that leaves does not cancel a write.
+        Reads are repeated while they wait for an index. Cancellation does not interrupt a write.
         """
         await in_task()
         working = self.kinds[kind].run(partial(work, *args, **kwargs))
         return await (asyncio.shield(working) if kind == "writes" else working)
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, run in a thread for reads."""
+        """Run ``work`` in a thread for reads, and return its result."""
         return await self.run("reads", work)
 
     def transfer_slot(self) -> AbstractContextManager[None]:
@@ -345,12 +352,12 @@ class Admission:
         return self.transfers.one(asker.get())
 
     def write_slot(self) -> AbstractAsyncContextManager[None]:
-        """Return the block in which a write of the current caller runs: see `WriteThrottle`. Raises Limited."""
+        """Return the context for a write of the current caller, throttled by `WriteThrottle`. Raises Limited."""
         return self.turns.one(asker.get())
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """The result of ``attempt``, made again while somebody else is opening the store; raises Opening after 20 s."""
+    """Return the result of ``attempt``, repeated while another caller opens the store; raises Opening after 20 s."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
     pause = FIRST_OPENING_PAUSE_SECONDS
     while True:

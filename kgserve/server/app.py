@@ -1,4 +1,4 @@
-"""The application and the process around it: wiring, start, stop. Everything opened here is closed here."""
+"""Application and server process: wiring, startup and shutdown. Everything opened here is closed here."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ MAX_OPEN_FILES = 65_536
 THREAD_SWITCH_SECONDS = 0.0005
 BACKLOG = 2048
 MAINTENANCE_INTERVAL_SECONDS = 1.0
-"""So often the server looks whether it can still be found, and whether anybody uses it."""
+"""Seconds between checks of server.json and of idleness."""
 ENGINE_PRELOAD_SECONDS = 5.0
-"""So long after its start it imports the engine unasked: one that has been stopped by then never pays for that."""
+"""Seconds after startup at which the server preloads the engine; short-lived servers skip the cost."""
 _TICK_SECONDS = 0.1
 _LEAVING_POLL_SECONDS = 0.01
 
 
 class _Application(Litestar):
-    """Litestar without its support of pydantic's and attrs' types: importing these is an eighth of a start."""
+    """Litestar without its pydantic and attrs plugins, whose import takes an eighth of the startup time."""
 
     @staticmethod
     @override
@@ -88,9 +88,9 @@ class _Application(Litestar):
 
 
 def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
-    """REST and MCP over the stores of a folder; its lifespan closes them.
+    """Return the REST and MCP application for the stores of a data folder; its lifespan closes them.
 
-    Who shows ``token`` may do anything, as local clients that read server.json do.
+    token: bearer token with all permissions, for local clients that read server.json.
     """
     pool = graphs.whole_pool
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
@@ -131,7 +131,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     )
     handler = app.asgi_handler
     if pool.settings.cluster:
-        from kgserve.server.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
+        from kgserve.server.http.forward import PassingOn  # noqa: PLC0415 - needed by nodes of a cluster only
 
         handler = PassingOn(handler, forwarder)
     edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
@@ -147,16 +147,16 @@ def _build_service(graphs: Graphs, admission: Admission, proxy: NodeProxy) -> Se
 
 
 def serve(settings: Settings) -> int:
-    """Serve until a signal stops it; the process's exit code. Reasons not to start go to standard error."""
+    """Serve until a signal stops the server; return the exit code. Errors at startup go to standard error."""
     log.configure(settings.log_format, settings.log_level)
     fork_server(settings.engine).log = (settings.log_format, settings.log_level)
-    _let_files_be_many()
+    _raise_open_file_limit()
     try:
-        if not settings.cluster:  # whose keys are known once it was joined
+        if not settings.cluster:  # keys of a cluster are known after joining it
             check_may_start(settings, settings.data_dir)
         with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
             if settings.cluster:
-                # Other nodes send callers here from its first beat on: they wait, and are not refused.
+                # Other nodes redirect callers here from the first heartbeat on; these wait instead of being refused.
                 listener.listen(BACKLOG)
             _warn_if_open_to_others(settings)
             _warn_of_excess(settings)
@@ -165,7 +165,7 @@ def serve(settings: Settings) -> int:
         print(f"kgserve: {error}", file=sys.stderr)  # noqa: T201
         return 1
     if left_behind:
-        # Everything is closed but a thread within the embedding model, which an orderly end of the process would abort.
+        # Everything is closed except a thread in the embedding model; a normal exit would abort the process.
         log.flush()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -174,7 +174,7 @@ def serve(settings: Settings) -> int:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, not listening yet. Raises Conflict or InvalidInput with the reason."""
+    """Return a socket that is bound to the address and not listening yet. Raises Conflict or InvalidInput."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -191,7 +191,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
-    """Serve; whether a thread is still at work in the end."""
+    """Serve; return whether a thread is still running at the end."""
     certificate = Certificate.from_settings(settings)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -203,16 +203,16 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
 
     def started() -> None:
         publish()
-        # What is there now stays: it need not be looked through again.
+        # Objects that exist now live as long as the process; the collector need not scan them.
         gc.freeze()
         gc.enable()
         print("\n".join(_start_lines(settings, url)), flush=True)  # noqa: T201
 
-    # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
+    # Bounds how long a background thread delays a request; the default is 5 ms.
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
-    # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
+    # Rows have no cycles; the default thresholds would scan 50,000 of them repeatedly.
     gc.set_threshold(100_000, 50, 100)
-    # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.
+    # The embedding model's threads spin after each run, which would delay BLAS operations on all cores.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
         opened = open_all(settings, stack, url=url, token=token)
@@ -221,44 +221,46 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         app = create_app(opened.graphs(), token)
         server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
-            server.on_hangup = partial(_renew, certificate, publish)
+            server.on_hangup = partial(_reload_certificate, certificate, publish)
         server.meanwhile = partial(
-            _tend, server, lock, app.state["edge"], fork_server(settings.engine), settings.idle_exit
+            _maintain, server, lock, app.state["edge"], fork_server(settings.engine), settings.idle_exit
         )
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
 
 
 def _start_lines(settings: Settings, url: str) -> list[str]:
-    """What standard output says of a server that listens: words, or a line of the log's JSON."""
+    """Return the lines for standard output once the server listens: text, or one JSON line."""
     if settings.log_format == "json":
         return [log.json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
     lines = [f"kgserve {__version__} listening on {url} (data: {settings.data_dir})"]
     if settings.explorer:
-        how = f"open {reachable(url)}/" if Keyring(settings.data_dir).empty else "`kgserve open` hands over a key"
-        lines.append(f"to look at it in a browser: {how}")
+        how = f"open {reachable(url)}/" if Keyring(settings.data_dir).empty else "run `kgserve open`"
+        lines.append(f"to use it in a browser: {how}")
     return lines
 
 
-async def _tend(server: HttpServer, lock: DataFolderLock, edge: Gateway, engines: ForkServer, idle_exit: float) -> None:
-    """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
+async def _maintain(
+    server: HttpServer, lock: DataFolderLock, edge: Gateway, engines: ForkServer, idle_exit: float
+) -> None:
+    """Keep server.json up to date, and stop the server after ``idle_exit`` idle seconds (0: never)."""
     settled = asyncio.get_running_loop().time() + ENGINE_PRELOAD_SECONDS
     while not server.should_exit:
         await asyncio.sleep(MAINTENANCE_INTERVAL_SECONDS)
         idle = edge.use.idle_seconds
-        with suppress(OSError):  # a full disk, or a folder that is gone: what matters says so itself
+        with suppress(OSError):  # a full disk or a deleted folder is reported elsewhere
             await asyncio.to_thread(lock.tend, in_use=idle < MAINTENANCE_INTERVAL_SECONDS)
             if asyncio.get_running_loop().time() >= settled:
                 await asyncio.to_thread(engines.prepare)
         if 0 < idle_exit <= idle:
             logger.warning(
-                "idle_exit", idle_seconds=round(idle), reason="nobody has used it; --idle-exit sets how long"
+                "idle_exit", idle_seconds=round(idle), reason="no requests arrived; --idle-exit sets the limit"
             )
             server.handle_exit(signal.SIGTERM, None)
 
 
-def _renew(certificate: Certificate, publish: Callable[[], None]) -> None:
-    """Show another certificate from now on; the one before stays in service when the files hold none."""
+def _reload_certificate(certificate: Certificate, publish: Callable[[], None]) -> None:
+    """Reload the certificate; keep the current one if the files are not valid."""
     try:
         certificate.reload()
     except KgserveError as error:
@@ -268,8 +270,8 @@ def _renew(certificate: Certificate, publish: Callable[[], None]) -> None:
         logger.info("certificate_renewed")
 
 
-def _let_files_be_many() -> None:
-    """Connections and stores are files to the system, whose usual limit of 1,024 is a courtesy to old programs."""
+def _raise_open_file_limit() -> None:
+    """Raise the soft limit of open files, usually 1,024; connections and stores need more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -277,7 +279,7 @@ def _let_files_be_many() -> None:
 
 
 def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate | None = None) -> uvicorn.Config:
-    """Connections get half of the grace time to finish; the other half is for closing the stores."""
+    """Return uvicorn's configuration; connections get half of the grace period, closing the stores the other half."""
     connections = Connections(Limits.from_settings(settings), Proxies.parse(settings.trusted_proxies).include)
     app.state["connections"] = connections
     app.state["certificate"] = certificate
@@ -297,14 +299,14 @@ def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate |
 
 
 def _warn_if_open_to_others(settings: Settings) -> None:
-    way = exposure(settings)
-    if way is None or not Keyring(settings.data_dir).empty:
+    reason = exposure(settings)
+    if reason is None or not Keyring(settings.data_dir).empty:
         return
-    logger.warning("open_to_the_network", host=settings.host, reason=f"{way}; whoever reaches it may do anything")
+    logger.warning("open_to_the_network", host=settings.host, reason=f"{reason}; all callers have full access")
     if settings.log_format != "json":
         print(  # noqa: T201
-            f"kgserve: WARNING: {way}; whoever reaches it may read, change and drop every store, for there is no key "
-            "and --insecure-no-auth says to ask for none",
+            f"kgserve: WARNING: {reason}; all callers may read, change and drop every store, because no keys exist "
+            "and --insecure-no-auth disables authentication",
             file=sys.stderr,
         )
     Audit(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
@@ -316,10 +318,10 @@ def _warn_of_excess(settings: Settings) -> None:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn, told when it accepts connections, and with an end to its patience.
+    """uvicorn server with a startup callback and a bounded shutdown.
 
-    uvicorn raises the signal again once it has stopped, which would end the process before the lock is released;
-    this one returns instead.
+    uvicorn raises the signal again after shutdown, which would end the process before the lock is released. This server
+    returns instead.
     """
 
     def __init__(self, config: uvicorn.Config, grace: float, on_started: Callable[[], None]) -> None:
@@ -328,13 +330,13 @@ class HttpServer(uvicorn.Server):
         self._on_started = on_started
         self.on_hangup: Callable[[], None] | None = None
         self.meanwhile: Callable[[], Coroutine[None, None, None]] | None = None
-        self._tending: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, with handshakes that end; then says so."""
+        # Unlike uvicorn's, limits TLS handshakes, and calls ``on_started``.
         self._loop = asyncio.get_running_loop()
         await self.lifespan.startup()
         if self.lifespan.should_exit:
@@ -343,25 +345,27 @@ class HttpServer(uvicorn.Server):
         self.started = True
         self._on_started()
         if self.meanwhile is not None:
-            self._tending = asyncio.create_task(self.meanwhile(), name="tending")
+            self._maintenance = asyncio.create_task(self.meanwhile(), name="maintenance")
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server:
         config = self.config
-        made = cast("partial[HttpConnection]", config.http_protocol_class)
-        patience = made.keywords["open_connections"].limits.head_timeout
-        protocol = partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        connection_class = cast("partial[HttpConnection]", config.http_protocol_class)
+        timeout = connection_class.keywords["open_connections"].limits.head_timeout
+        protocol = partial(
+            connection_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
         return await asyncio.get_running_loop().create_server(
             protocol,
             sock=listener,
             backlog=BACKLOG,
             ssl=config.ssl,
-            ssl_handshake_timeout=patience if config.ssl else None,
-            ssl_shutdown_timeout=patience if config.ssl else None,
+            ssl_handshake_timeout=timeout if config.ssl else None,
+            ssl_shutdown_timeout=timeout if config.ssl else None,
         )
 
     @override
     async def main_loop(self) -> None:
-        """As uvicorn's, whose end does not wait for the next tick."""
+        # Unlike uvicorn's, ends without waiting for the next tick.
         ending = asyncio.create_task(self._ending.wait())
         for tick in count():
             if await self.on_tick(tick):
@@ -370,26 +374,23 @@ class HttpServer(uvicorn.Server):
         ending.cancel()
 
     def stop(self) -> None:
-        """Begin to stop, at once; from any thread, and from what handles a signal."""
+        """Start the shutdown immediately; safe in any thread and in signal handlers."""
         self.should_exit = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended already
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._ending.set)
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time.
-
-        uvicorn's takes a tenth of a second at least, and looks no more often than that whether everybody is gone.
-        """
-        if self._tending is not None:
-            self._tending.cancel()
+        # Unlike uvicorn's, ends event streams first, polls every 10 ms instead of 100, and aborts slow clients.
+        if self._maintenance is not None:
+            self._maintenance.cancel()
         state = cast("Litestar", self.config.app).state
         state["service"].streams.stop()
         state["mcp"].stop()
-        self._let_nobody_in(sockets or [])
+        self._close_listeners(sockets or [])
         try:
-            await asyncio.wait_for(self._wait_until_all_have_left(), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(self._wait_for_connections(), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             left = list(self.server_state.tasks)
             uvicorn_log.error("Cancel %s running task(s), timeout graceful shutdown exceeded", len(left))
@@ -401,26 +402,26 @@ class HttpServer(uvicorn.Server):
             connection.transport.abort()
         await asyncio.sleep(0)
 
-    def _let_nobody_in(self, sockets: list[socket.socket]) -> None:
-        """Close what listens, and the connections on which nothing is asked."""
+    def _close_listeners(self, sockets: list[socket.socket]) -> None:
+        """Close the listening sockets and all idle connections."""
         for listener in (*self.servers, *sockets):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
 
-    async def _wait_until_all_have_left(self) -> None:
+    async def _wait_for_connections(self) -> None:
         present = self.server_state
         await asyncio.sleep(_LEAVING_POLL_SECONDS)
-        while (present.connections or present.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets tell nobody
+        while (present.connections or present.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets have no event
             await asyncio.sleep(_LEAVING_POLL_SECONDS)
         for server in self.servers:
             await server.wait_closed()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Stops at SIGINT, SIGTERM and SIGHUP while inside; in other threads than the main one there is none to catch.
+        """Handle SIGINT, SIGTERM and SIGHUP until the end of the block; only in the main thread.
 
-        SIGHUP is the end of a terminal, and passes by who started under nohup; with TLS it means new certificates.
+        SIGHUP reloads the certificate if TLS is on. Otherwise it stops the server, unless that runs under nohup.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -438,7 +439,7 @@ class HttpServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _hang_up(self, terminals: list[int], sig: int, frame: FrameType | None) -> None:
-        # What is written to a terminal that is gone fails, and would fail the end of the process.
+        # Writing to a closed terminal fails, which would break the shutdown.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in terminals:
             os.dup2(nowhere, number)
@@ -447,34 +448,34 @@ class HttpServer(uvicorn.Server):
 
     @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begins to stop. When the grace time is over the process ends: what was answered is in the journals."""
+        # Exits when the grace period is over; acknowledged writes are in the journals.
         if not self.should_exit:
-            last_call = threading.Timer(self._grace, _leave)
-            last_call.daemon = True
-            last_call.start()
+            deadline = threading.Timer(self._grace, _exit_now)
+            deadline.daemon = True
+            deadline.start()
         super().handle_exit(sig, frame)
         self.stop()
 
 
-def _leave() -> None:
+def _exit_now() -> None:
     logger.error("grace_time_over", reason="connections or stores did not close in time")
     os._exit(1)
 
 
 STORE_MB = 80
-"""What an open store may keep in memory of commits that its files do not have yet: rows and memories."""
+"""MiB of rows and memories that an open store may keep in memory before its files contain them."""
 _SEGMENTS = 2
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Bytes of memory that this process may take, and of the disk that the data folder is on; None where not known."""
+    """Bytes of memory available to this process, and size of the data folder's disk; None if unknown."""
 
     memory: int | None
     disk: int | None
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """Something that the settings allow more of than there is, in MiB, and the settings that decide."""
+    """Resource whose configured limit exceeds the machine, in MiB, and the settings that determine it."""
 
     what: str
     settings: str
@@ -483,7 +484,10 @@ class Excess(msgspec.Struct, frozen=True):
 
 
 def machine(folder: Path, root: Path = Path("/")) -> Machine:
-    """What there is, as the files of a system below ``root`` say it: the least of its memory and its groups' limits."""
+    """Return memory and disk of this machine, read from the system files below ``root``.
+
+    Memory is the minimum of the installed memory and the limits of the control groups.
+    """
     found = [*_installed(root), *_group_limits(root)]
     disk: int | None = None
     with suppress(OSError):
@@ -492,7 +496,7 @@ def machine(folder: Path, root: Path = Path("/")) -> Machine:
 
 
 def excesses(settings: Settings, there: Machine) -> list[Excess]:
-    """The limits that alone allow more than a machine has."""
+    """Return the limits that each allow more than the machine has."""
     memory = [
         ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
         ("open stores", f"max_open_stores * {STORE_MB}", settings.max_open_stores * STORE_MB),
@@ -520,7 +524,7 @@ def _installed(root: Path) -> Iterator[int]:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """The limits of this process's control group and of those above it, in either version."""
+    """Yield the memory limits of this process's control group and its parents, for cgroups v1 and v2."""
     lines: list[str] = []
     with suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -533,7 +537,7 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 def _limits(top: Path, path: str, name: str) -> Iterator[int]:
-    # Within a container the path may be that of the host, and the group's files are at the top.
+    # In a container the path may be that of the host; the group's files are at the top then.
     inner = top / path.strip("/")
     for folder in (inner, *inner.parents):
         with suppress(OSError, ValueError):

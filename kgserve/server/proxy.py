@@ -1,4 +1,4 @@
-"""What one node of a cluster asks another one for, in the name of who has asked it."""
+"""HTTP client for the other nodes of a cluster; forwards requests on behalf of their callers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     import aiohttp
 
 HOPS_HEADER = "kgserve-hops"
-"""The header of what was forwarded once, and is not forwarded again: a store has one owner."""
+"""Header of a forwarded request. Such a request is not forwarded again, because a store has one owner."""
 _CONNECT_SECONDS = 3.0
 _IDLE_SECONDS = 2.0
 
 
 class NodeProxy:
-    """Asks other nodes, over connections that are kept. For one event loop."""
+    """HTTP client for other nodes, with persistent connections. Belongs to one event loop."""
 
     def __init__(self, placement: Placement) -> None:
-        """``placement`` knows what opens everything at another node."""
+        """placement: provides the owner of each store and the tokens of other nodes."""
         self._placement = placement
         self._session: aiohttp.ClientSession | None = None
 
     def known(self, store: str) -> ServedElsewhere | None:
-        """See `Placement.elsewhere`."""
+        """Return the other node that is likely to serve ``store``, without asking the registry; None if unknown."""
         return self._placement.elsewhere(store)
 
     @asynccontextmanager
@@ -38,26 +38,27 @@ class NodeProxy:
         headers: Mapping[str, str],
         body: bytes | AsyncIterator[bytes],
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """The answer to a request, which is a method and a target, of who serves a store; its body is still to come.
+        """Send a request to the node that serves a store; yield its response, whose body is not read yet.
 
-        Raises Unavailable when there is none, or the request was forwarded already.
+        request: method and target (path and query).
+        Raises Unavailable when the node does not answer, or when the request was forwarded already.
         """
         if HOPS_HEADER in headers:
-            raise Unavailable("the store is just moving from one node to another; try again", retry_after=1)
+            raise Unavailable("the store is moving to another node; try again", retry_after=1)
         method, target = request
-        known = {HOPS_HEADER: "1", "authorization": f"Bearer {self._placement.token_of(served.node)}"}
+        own_headers = {HOPS_HEADER: "1", "authorization": f"Bearer {self._placement.token_of(served.node)}"}
         if self._placement.counts is not None:
             self._placement.counts.asked.add()
-        # Only nodes of a cluster need it, and these not before they ask another one.
+        # Imported on first use: only nodes of a cluster need it.
         from aiohttp import ClientError  # noqa: PLC0415
         from yarl import URL  # noqa: PLC0415
 
         url = URL(served.url.rstrip("/") + target, encoded=True)
-        asking = self._opened().request(
-            method, url, headers={**headers, **known}, data=body or None, allow_redirects=False
+        sending = self._open_session().request(
+            method, url, headers={**headers, **own_headers}, data=body or None, allow_redirects=False
         )
         try:
-            async with asking as response:
+            async with sending as response:
                 yield response
         except (TimeoutError, ClientError, OSError) as error:
             raise Unavailable(
@@ -69,7 +70,7 @@ class NodeProxy:
         if self._session is not None:
             await self._session.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             from aiohttp import ClientSession, ClientTimeout, TCPConnector  # noqa: PLC0415 - as above
 

@@ -26,7 +26,7 @@ THREADS, EACH, OPEN = 4, 2, 5
 
 
 def shares() -> tuple[FairThreadPool, Quota]:
-    queue = Quota("requests", OPEN, "of yours wait")
+    queue = Quota("requests", OPEN, "of your requests wait")
     return FairThreadPool(THREADS, EACH, queue), queue
 
 
@@ -59,7 +59,7 @@ def test_who_sends_too_many_is_told_to_come_again() -> None:
         share, queue = shares()
         held = [asyncio.create_task(share.run(lambda: free.wait(PATIENCE), "greedy")) for _ in range(OPEN)]
         await asyncio.sleep(0)
-        with pytest.raises(Limited, match="5 of yours wait") as refused:
+        with pytest.raises(Limited, match="5 of your requests wait") as refused:
             await share.run(free.is_set, "greedy")
         assert refused.value.retry_after > 0
         assert await share.run(free.is_set, "modest") is False
@@ -112,7 +112,7 @@ class Writers:
     """Writes of one caller that go on until they are told to end; who has begun is noted, in order."""
 
     def __init__(self) -> None:
-        self.callers, self.queue = ActiveCallers(), Quota("requests", OPEN, "of yours wait")
+        self.callers, self.queue = ActiveCallers(), Quota("requests", OPEN, "of your requests wait")
         self.turns = WriteThrottle(self.callers, self.queue)
         self.begun: list[int] = []
         self._ends: list[asyncio.Event] = []
@@ -263,7 +263,7 @@ def test_no_more_wait_to_write_than_may() -> None:
         writers = Writers()
         writers.callers.asks("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + OPEN)
-        with pytest.raises(Limited, match="5 of yours wait"):
+        with pytest.raises(Limited, match="5 of your requests wait"):
             async with writers.turns.one("many"):
                 pass
         async with writers.turns.one("other"):

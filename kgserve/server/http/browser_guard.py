@@ -1,4 +1,4 @@
-"""What protects a server from pages in browsers: the Host and Origin checks, and CORS."""
+"""Protection against malicious web pages: Host and Origin checks, and CORS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 BROWSER_HEADERS = frozenset({b"host", b"origin"})
-"""The headers that `CsrfGuard` checks."""
+"""Headers that `CsrfGuard` checks."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, and the port
@@ -27,16 +27,17 @@ _PRIVATE = b"access-control-request-private-network"
 
 
 class CsrfGuard:
-    """Refuses what a browser could be tricked into: requests for another host's name, or made by other sites' pages.
+    """Refuses cross-site requests and requests for other host names.
 
-    A server on a loopback address has no keys to ask for, but any page in a browser on that machine can reach it. The
-    Host check stops names that were pointed at 127.0.0.1 (DNS rebinding), the Origin check stops pages of other sites.
+    A server on a loopback address may run without keys, but any page in a browser on that machine can reach it. The
+    Host check prevents DNS rebinding; the Origin check refuses requests by pages of other sites.
     """
 
     def __init__(self, host: str, origins: AllowedOrigins | None = None, allowed_hosts: str = "") -> None:
-        """``host`` is where the server is bound; ``allowed_hosts`` are further names, separated by commas.
+        """Configure the guard.
 
-        Where others may come, only those names are taken, if there are any.
+        host: address on which the server listens. allowed_hosts: further names, separated by commas. A server that is
+        not on a loopback address checks names only if ``allowed_hosts`` is not empty.
         """
         further = {name.strip().lower().strip("[]") for name in allowed_hosts.split(",") if name.strip()}
         bounded = is_loopback(host) or further
@@ -44,7 +45,7 @@ class CsrfGuard:
         self._origins = origins or AllowedOrigins()
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises InvalidInput, Misdirected or Forbidden."""
+        """Check the Host and Origin headers. Raises InvalidInput, Misdirected or Forbidden."""
         hosts: list[bytes] = []
         origins: list[bytes] = []
         for name, value in headers:
@@ -53,35 +54,35 @@ class CsrfGuard:
             elif name == b"origin":
                 origins.append(value)
         if len(hosts) != 1 or not hosts[0]:
-            raise InvalidInput("exactly one Host header is needed")
-        host = _AskedHost.parse(hosts[0])
+            raise InvalidInput("exactly one Host header is required")
+        host = _HostHeader.parse(hosts[0])
         if self._names is not None and host.name not in self._names:
             raise Misdirected(
-                "this server answers for localhost, and for what --allowed-hosts names; the Host header names neither"
+                "the Host header names neither localhost nor a host in --allowed-hosts; use an allowed name"
             )
         if not host.plain:
             raise InvalidInput("Invalid host header")
         for origin in origins:
             page = origin.decode("latin-1")
-            if page not in self._origins and (host.parts is None or not _same(page, host.parts)):
+            if page not in self._origins and (host.parts is None or not _is_same_origin(page, host.parts)):
                 raise Forbidden("pages of other sites may not use this server")
 
 
-class _AskedHost(NamedTuple):
-    """A Host header: what it names, if it is well formed, and whether it is made of signs that may be in one."""
+class _HostHeader(NamedTuple):
+    """Host header: its parts and name if it is well formed, and whether all its characters are allowed (``plain``)."""
 
     parts: SplitResult | None
     name: str | None
     plain: bool
 
     @classmethod
-    def parse(cls, header: bytes) -> _AskedHost:
+    def parse(cls, header: bytes) -> _HostHeader:
         parts = _authority(f"//{header.decode('latin-1')}")
         return cls(parts, parts.hostname if parts else None, _HOST.fullmatch(header) is not None)
 
 
 def _authority(text: str) -> SplitResult | None:
-    """``text`` split when it is no more than scheme, host and port, all well formed."""
+    """Return the parts of a well-formed URL of scheme, host and port only; None for any other text."""
     try:
         parts = urlsplit(text)
         odd = parts.path or parts.query or parts.fragment or parts.username is not None or parts.port == 0
@@ -90,7 +91,7 @@ def _authority(text: str) -> SplitResult | None:
     return None if odd or not parts.hostname else parts
 
 
-def _same(origin: str, host: SplitResult) -> bool:
+def _is_same_origin(origin: str, host: SplitResult) -> bool:
     page = _authority(origin)
     if page is None or page.scheme not in DEFAULT_PORTS:
         return False
@@ -99,10 +100,10 @@ def _same(origin: str, host: SplitResult) -> bool:
 
 
 class AllowedOrigins:
-    """The web sites whose pages may use this server, and what their browsers are told.
+    """Web sites whose pages may use this server, and the CORS headers for them.
 
-    https://fetch.spec.whatwg.org/#http-cors-protocol is the protocol. Keys are sent as a header that a page sets
-    itself, so no credentials of the browser are ever allowed.
+    Protocol: https://fetch.spec.whatwg.org/#http-cors-protocol. Pages set the header with the key themselves, so
+    credentials of the browser are never allowed.
     """
 
     def __init__(self, listed: frozenset[str] = frozenset()) -> None:
@@ -110,14 +111,14 @@ class AllowedOrigins:
 
     @classmethod
     def parse(cls, text: str) -> AllowedOrigins:
-        """From origins that are separated by commas. Raises InvalidInput for what is none."""
-        return cls(frozenset(_origin(part.strip()) for part in text.split(",") if part.strip()))
+        """Parse origins that are separated by commas. Raises InvalidInput for anything else."""
+        return cls(frozenset(_checked_origin(part.strip()) for part in text.split(",") if part.strip()))
 
     def __contains__(self, origin: str) -> bool:
         return origin in self.listed
 
     def headers(self, given: Iterable[tuple[bytes, bytes]]) -> tuple[Header, ...]:
-        """What an answer says to the page that asked; nothing to others."""
+        """Return the CORS headers of a response; for origins that are not allowed only Vary."""
         if not self.listed:
             return ()
         origin = next((value for name, value in given if name == b"origin"), None)
@@ -130,23 +131,23 @@ class AllowedOrigins:
         )
 
     def preflight(self, method: str, given: Iterable[tuple[bytes, bytes]]) -> tuple[Header, ...]:
-        """The answer to a browser that asks before a page's request; nothing when it is no such question."""
+        """Return the headers of the response to a CORS preflight request; empty for any other request."""
         if method != "OPTIONS" or not self.listed:
             return ()
         headers = dict(given)
-        asks = b"access-control-request-method" in headers
-        if not asks or headers.get(b"origin", b"").decode("latin-1") not in self.listed:
+        is_preflight = b"access-control-request-method" in headers
+        if not is_preflight or headers.get(b"origin", b"").decode("latin-1") not in self.listed:
             return ()
         private = ((b"access-control-allow-private-network", b"true"),) if _PRIVATE in headers else ()
         return (*PREFLIGHT, *private)
 
 
-def _origin(text: str) -> str:
+def _checked_origin(text: str) -> str:
     if text == "*":
-        raise InvalidInput("--cors-origins: '*' would let every web site use this server; list the origins that may")
+        raise InvalidInput("--cors-origins: '*' would let every web site use this server; list the allowed origins")
     if not _is_origin(text):
         raise InvalidInput(
-            f"--cors-origins: {text!r} is no origin; one looks like https://app.example:8443, lower case and no path"
+            f"--cors-origins: {text!r} is not an origin; write it like https://app.example:8443, lower case, no path"
         )
     return text
 
@@ -171,9 +172,9 @@ PREFLIGHT: tuple[Header, ...] = (
     (b"access-control-allow-headers", _ALLOWED_HEADERS),
     (b"access-control-max-age", str(_MAX_AGE_SECONDS).encode()),
 )
-"""What pages of other origins may send."""
+"""Response headers that say which methods and headers pages of other origins may send."""
 EXPOSED_HEADERS = (
     b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, "
     b"Mcp-Session-Id, Mcp-Protocol-Version"
 )
-"""What they may read of an answer."""
+"""Response headers that pages of other origins may read."""

@@ -1,7 +1,7 @@
-"""What saves bytes on the way: answers as gzip for those who take it, and none for those who have it already.
+"""Gzip compression of responses, and conditional requests (ETag, If-None-Match).
 
-Only an answer that is there as a whole is made smaller. Streams are not: an export, rows of a statement and events
-leave as they are made, and would wait in the compressor; who wants less of them asks for Parquet, or pipes them.
+Only complete responses are compressed. Streams (exports, rows of a statement, events) are not, because the compressor
+would delay them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from kgserve.server.http.problem import Header
 
 MIN_GZIP_BYTES = 1_024
-"""Bytes from which on an answer is made smaller."""
+"""Bytes of the smallest body that is compressed."""
 GZIP_LEVEL = 5
 MAX_INLINE_GZIP_BYTES = 16 << 10
-"""So many bytes are compressed where they are, in half a millisecond; more of them in a thread."""
+"""Bytes of the largest body that is compressed on the event loop; larger ones are compressed in a thread."""
 VARY: Header = (b"vary", b"Accept-Encoding")
 GZIP: Header = (b"content-encoding", b"gzip")
 
@@ -32,11 +32,11 @@ _GZIP_WINDOW = 31
 _COMPRESSIBLE = re.compile(rb"text/(?!event-stream)|application/(?:[a-z0-9.-]+\+)?(?:json|xml|javascript)|image/svg")
 _MAX_ACCEPT_ENCODING_BYTES = 200
 _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
-_OF_BODY = frozenset({b"content-length", b"content-type", b"content-encoding"})
+_BODY_HEADERS = frozenset({b"content-length", b"content-type", b"content-encoding"})
 
 
 def takes_gzip(header: bytes | None) -> bool:
-    """Whether an Accept-Encoding lets an answer be gzip."""
+    """Return whether an Accept-Encoding header allows gzip."""
     return header is not None and (_takes_gzip(header) if len(header) <= _MAX_ACCEPT_ENCODING_BYTES else False)
 
 
@@ -55,38 +55,38 @@ def _takes_gzip(header: bytes) -> bool:
 
 
 def may_be_smaller(headers: Sequence[Header]) -> bool:
-    """Whether an answer with these headers is a text that is not gzip yet."""
+    """Return whether a response with these headers can be compressed: a text that is not encoded yet."""
     given = dict(headers)
     media = given.get(b"content-type", b"")
     return b"content-encoding" not in given and _COMPRESSIBLE.match(media) is not None
 
 
 async def smaller(body: bytes) -> bytes:
-    """A body as gzip."""
+    """Return the body compressed with gzip."""
     if len(body) <= MAX_INLINE_GZIP_BYTES:
-        return _compressed(body)
+        return _compress(body)
     await in_task()
-    return await anyio.to_thread.run_sync(_compressed, body)
+    return await anyio.to_thread.run_sync(_compress, body)
 
 
-def _compressed(body: bytes) -> bytes:
+def _compress(body: bytes) -> bytes:
     coder = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
     return coder.compress(body) + coder.flush()
 
 
 def as_gzip(headers: Iterable[Header], length: int) -> list[Header]:
-    """The headers of an answer that is gzip now, of so many bytes."""
+    """Return the headers of a response for its gzip body of ``length`` bytes."""
     kept = [header for header in headers if header[0] != b"content-length"]
     return [*kept, GZIP, VARY, (b"content-length", b"%d" % length)]
 
 
 def etag_of(body: bytes) -> str:
-    """A tag of a text that stays the same, whatever coding it is sent in."""
+    """Return a weak ETag of a body; it is the same with and without compression."""
     return f'W/"{xxhash.xxh3_64_hexdigest(body)}"'
 
 
 def is_known(asked: bytes, headers: Iterable[Header]) -> bool:
-    """Whether an If-None-Match names what would be sent."""
+    """Return whether an If-None-Match header matches the ETag among the response headers."""
     tag = next((value for name, value in headers if name == b"etag"), None)
     if tag is None:
         return False
@@ -95,5 +95,5 @@ def is_known(asked: bytes, headers: Iterable[Header]) -> bool:
 
 
 def without_body(headers: Iterable[Header]) -> list[Header]:
-    """The headers of an answer that says only that nothing has changed."""
-    return [header for header in headers if header[0] not in _OF_BODY]
+    """Return the headers of a 304 response: those of the full response without the ones that describe its body."""
+    return [header for header in headers if header[0] not in _BODY_HEADERS]

@@ -1,13 +1,13 @@
-"""Connections: uvicorn's HTTP parser, bounded, and how whole answers are written.
+"""HTTP connections: uvicorn's protocol class with limits, and the fast path for complete responses.
 
-Bounded are the number of connections, the size of a head, the time that a client may keep the server waiting, and the
-end of a connection. What is refused here never becomes a request of the application, so it is answered here, with the
-same problem documents and headers as everywhere else. Each override of uvicorn's class names the row of the abuse list
-or the weakness that needs it; tests/server/http/test_uvicorn_alone.py shows them.
+The limits cover the number of connections, the size of request heads, the time that a client may keep the server
+waiting, and the closing of connections. A request that is refused here never reaches the application, so this module
+answers it, with the usual problem documents and headers. Each override of uvicorn's class names the row of the abuse
+list that needs it; tests/server/http/test_uvicorn_alone.py runs them against uvicorn alone.
 
-A request begins where its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `in_task`).
+A request starts when its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `in_task`).
 
-One timer looks at all connections about once a second, instead of one for every request.
+One timer checks all connections about once a second.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ log = structlog.get_logger()
 KILOBYTE = 1000
 MAX_HEADER_LINES = 200
 MAX_PIPELINED = 32
-"""Requests that may wait on one connection behind the one that is being answered."""
+"""Requests that may queue on one connection behind the current one."""
 MIN_BODY_RATE = 1000
-"""Bytes that a body must bring in ``body_timeout``."""
+"""Bytes of a body that must arrive within each ``body_timeout``."""
 STOP_BODY_TIMEOUT_SECONDS = 1.0
-"""Seconds that take the place of ``body_timeout`` once the server is stopping."""
+"""Seconds that replace ``body_timeout`` while the server is stopping."""
 FRAMING_ALLOWANCE_BYTES = 64 * KILOBYTE
 FRAMING_FACTOR = 16
-"""A chunked body may take this many times its own size on the wire, beyond the allowance: chunks of a byte take six."""
+"""Maximum ratio of a chunked body's size on the wire to its own size, beyond the allowance; six for 1-byte chunks."""
 CLOSE_LINGER_SECONDS = 1.0
-"""Seconds for which a connection that is closed early goes on reading, so that the client gets to see the answer."""
+"""Seconds for which a connection that is closed early keeps reading, so that the client receives the response."""
 MAX_LINGERING = 64
-"""Connections beyond the limit that are told so; when more come than that they are only closed."""
+"""Connections beyond the limit that get a 503 response at a time; further ones are closed without a response."""
 
 _TICKS_PER_TIMEOUT = 8
 _DROPPED: Any = deque(maxlen=0)
-"""Where trailers go."""
+"""Discards trailers."""
 _MAX_TICK_SECONDS = 1.0
 _RETRY_AFTER_SECONDS = 5
 
 LATE = "body_late"
-"""The key of the scope's state for the error that a request ends with whose body does not come any more."""
+"""Key of the scope's state for the error of a request whose body stopped arriving."""
 
 SendWhole = Callable[[int, bytes, bytes, bool], bool]
 SEND_WHOLE = "kgserve.send_whole"
-"""The key of the scope's extensions for a function that sends a whole answer by one write.
+"""Key of the scope's extensions for a function that sends a complete response with one write.
 
-It takes the status, the head from behind the date, the body, and whether to close the connection then. It returns
-whether it has sent them: it does not while a client is too slow to read."""
+Arguments: the status, the header lines after the date, the body, and whether to close the connection. It returns False
+and sends nothing while the client reads too slowly."""
 
 STANDARD_HEADERS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
@@ -88,7 +88,7 @@ _SECURE: Header = (b"strict-transport-security", b"max-age=31536000")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes, times in seconds."""
+    """Limits of connections; sizes in bytes, times in seconds."""
 
     connections: int
     connections_per_address: int
@@ -100,7 +100,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Limits:
-        """Those that were set."""
+        """Return the limits that the settings configure."""
         return cls(
             connections=settings.max_connections,
             connections_per_address=settings.max_connections_per_address,
@@ -113,29 +113,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tick(self) -> float:
-        """Seconds between two looks at all connections."""
+        """Seconds between two checks of all connections."""
         return min(
             _MAX_TICK_SECONDS, min(self.head_timeout, self.body_timeout, self.answer_timeout) / _TICKS_PER_TIMEOUT
         )
 
 
 class BodyProgress:
-    """How a body gets on: in windows of time, each of which must bring enough."""
+    """Progress of a request body, measured in time windows that each need a minimum of bytes."""
 
     def __init__(self) -> None:
         self._since = 0.0
         self._bytes = 0
 
     def begin(self, now: float) -> None:
-        """A window begins."""
+        """Start a window."""
         self._since, self._bytes = now, 0
 
     def add(self, count: int) -> None:
-        """Bytes have come."""
+        """Count received bytes."""
         self._bytes += count
 
     def has_stopped(self, now: float, window: float) -> bool:
-        """Whether too little came in a window of so many seconds; the next one begins when one is over."""
+        """Return whether the window of ``window`` seconds is over with too few bytes; then start the next one."""
         if now - self._since <= window:
             return False
         too_little = self._bytes < MIN_BODY_RATE
@@ -144,7 +144,7 @@ class BodyProgress:
 
 
 class Connections:
-    """The open connections of one server. Lives on its event loop."""
+    """Open connections of one server. Belongs to its event loop."""
 
     def __init__(self, limits: Limits, is_proxy: Callable[[str], bool]) -> None:
         self.limits = limits
@@ -159,7 +159,7 @@ class Connections:
         return len(self._open)
 
     def add(self, connection: HttpConnection, address: str) -> Unavailable | None:
-        """Take a connection in; the reason why it cannot be."""
+        """Register a connection. Return the error for its response if a limit is reached, otherwise None."""
         reason = self._refusal(address)
         if reason is None:
             self._open[connection] = address
@@ -172,11 +172,11 @@ class Connections:
 
     @property
     def overrun(self) -> bool:
-        """Whether more are being refused than are told why: those beyond are closed without an answer."""
+        """True if too many connections are being refused to answer each; the rest are closed without a response."""
         return len(self._refused) > MAX_LINGERING
 
     def remove(self, connection: HttpConnection) -> None:
-        """It is closed."""
+        """Unregister a closed connection."""
         self._refused.discard(connection)
         address = self._open.pop(connection, None)
         if address is not None:
@@ -186,11 +186,11 @@ class Connections:
 
     def _refusal(self, address: str) -> Unavailable | None:
         if len(self._open) >= self.limits.connections:
-            return Unavailable(f"{len(self._open)} connections are open already; try again later", _RETRY_AFTER_SECONDS)
+            return Unavailable(f"{len(self._open)} connections are already open; try again later", _RETRY_AFTER_SECONDS)
         most = self.limits.connections_per_address
         if self._per_address[address] >= most and not self._is_proxy(address):
             return Unavailable(
-                f"{most} connections from {address} are open already; close one first", _RETRY_AFTER_SECONDS
+                f"{most} connections from {address} are already open; close one first", _RETRY_AFTER_SECONDS
             )
         return None
 
@@ -207,7 +207,7 @@ class Connections:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. Refuses what is not HTTP, or too much of it, with a problem document, and closes."""
+    """One HTTP connection. Answers malformed or oversized requests with a problem document and closes."""
 
     def __init__(self, *args: Any, open_connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -220,7 +220,7 @@ class HttpConnection(HttpToolsProtocol):
         self._on_wire = 0  # bytes of the body with its framing
         self._in_body = 0
         self._progress = BodyProgress()
-        self._body_patience = self._limits.body_timeout
+        self._body_timeout = self._limits.body_timeout
         self._ignores_input = False
         self._newest: RequestResponseCycle | None = None
         self._parse_error: KgserveError | None = None
@@ -230,10 +230,7 @@ class HttpConnection(HttpToolsProtocol):
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """As uvicorn's, if there is room for one more.
-
-        ABUSE 15: uvicorn's limit_concurrency lets silent connections be any number, and refuses in plain text.
-        """
+        # ABUSE 15: uvicorn's limit_concurrency does not count silent connections, and refuses in plain text.
         self.wire = LingeringTransport(transport, self)
         super().connection_made(cast("asyncio.Transport", self.wire))
         self._since = self.loop.time()
@@ -247,18 +244,14 @@ class HttpConnection(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn's; gives the place of the connection away."""
         self._open_connections.remove(self)
         super().connection_lost(exc)
         self.wire.release()
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Hand what has come to the parser, up to the largest head and to the most framing of a body.
-
-        ABUSE 11 and 13. What does not parse is answered with a problem document, and nothing is read behind an offer
-        to change the protocol, which uvicorn would read as the next request.
-        """
+        # ABUSE 11 and 13: limits the size of a head and the framing of a body. Malformed input is answered with a
+        # problem document. Input after a protocol upgrade is ignored, which uvicorn would parse as the next request.
         if self._ignores_input:
             return
         if self._in_head:
@@ -272,7 +265,7 @@ class HttpConnection(HttpToolsProtocol):
             if self._fed > self._limits.head:
                 self._refuse(self._head_over_limit())
         elif self._on_wire > FRAMING_ALLOWANCE_BYTES + FRAMING_FACTOR * self._in_body:
-            self._refuse(InvalidInput("the body is sent in pieces that are nearly all framing; send larger chunks"))
+            self._refuse(InvalidInput("the chunks of the body are too small; send larger chunks"))
         if self._parsed is not None:
             (cycle, app), self._parsed = self._parsed, None
             task = start_eagerly(cycle.run_asgi(app), self.loop)
@@ -289,16 +282,14 @@ class HttpConnection(HttpToolsProtocol):
             self._ignores_input = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
-            self._refuse(self._parse_error or InvalidInput("this is not a well-formed HTTP request"))
+            self._refuse(self._parse_error or InvalidInput("the request is not well-formed HTTP"))
         finally:
             self._parsing = False
 
     @override
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """As uvicorn's; a request that is being parsed begins after that, without a task: see `start_eagerly`.
-
-        Those that waited in a pipeline begin as tasks: each would otherwise begin within the one before.
-        """
+        # A request that is being parsed starts after parsing, without a task (`start_eagerly`).
+        # Pipelined requests start as tasks, because each would otherwise run within the previous one.
         if self._parsing:
             self._parsed = cycle, app
         else:
@@ -310,11 +301,8 @@ class HttpConnection(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
-        """As uvicorn's, up to the largest head and address, and to the longest queue.
-
-        ABUSE 11 and 12; uvicorn queues all the requests of one read. Trailers of the body come as headers after those
-        were checked: they are dropped.
-        """
+        # ABUSE 11 and 12: limits head, URL and pipeline; uvicorn queues all requests of one read.
+        # Trailers arrive as headers after this check, so they are dropped.
         size = sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._limits.head or len(self.headers) > MAX_HEADER_LINES or len(self.url) > self._limits.url:
             self._abort_parsing(self._head_over_limit())
@@ -332,33 +320,26 @@ class HttpConnection(HttpToolsProtocol):
 
     @override
     def on_body(self, body: bytes) -> None:
-        """As uvicorn's; ABUSE 14: counts how a body gets on."""
+        # ABUSE 14: measures the progress of a body.
         self._in_body += len(body)
         self._progress.add(len(body))
         super().on_body(body)
 
     @override
     def on_message_complete(self) -> None:
-        """As uvicorn's; from here on a head is arriving."""
         self._in_head = True
         super().on_message_complete()
 
     @override
     def shutdown(self) -> None:
-        """As uvicorn's; from now on a body that is arriving has less time, and so has a goodbye over TLS.
-
-        ABUSE 71: uvicorn waits for both until the grace time is over.
-        """
+        # ABUSE 71: uvicorn waits for slow bodies and TLS closing handshakes until the grace period is over.
         self.wire.force_close = True
-        self._body_patience = min(self._body_patience, STOP_BODY_TIMEOUT_SECONDS)
+        self._body_timeout = min(self._body_timeout, STOP_BODY_TIMEOUT_SECONDS)
         super().shutdown()
 
     @override
     def on_response_complete(self) -> None:
-        """As uvicorn's; then refuses what came behind the requests that are answered now.
-
-        uvicorn answers what does not parse at once, in the middle of the answer before.
-        """
+        # Malformed input is refused after the responses to earlier requests; uvicorn would interrupt them.
         last = not self.pipeline
         super().on_response_complete()
         if last and self._pending_refusal is not None and not self.transport.is_closing():
@@ -367,16 +348,16 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def has_unread_input(self) -> bool:
-        """Whether something may be on its way that was not looked at."""
+        """True if input may have arrived, or be arriving, that was not processed."""
         return self._ignores_input or not self._in_head or self._fed > 0 or bool(self.pipeline)
 
     def ignore_input(self) -> None:
-        """Read what comes without looking at it."""
+        """Keep reading, but discard further input."""
         self._ignores_input = True
         self.flow.resume_reading()
 
     def check_deadlines(self, now: float) -> None:
-        """End the connection if it has kept the server waiting for too long."""
+        """Close the connection, or fail its request, if the client has exceeded a time limit."""
         if self.wire.check_deadlines(now, self._limits.answer_timeout) or self._ignores_input:
             return
         if self._in_head:
@@ -389,33 +370,33 @@ class HttpConnection(HttpToolsProtocol):
             self._since = now
         elif now - self._since > self._limits.head_timeout:
             if self._fed:
-                self._refuse(TimedOut("the head of the request did not arrive in time"))
+                self._refuse(TimedOut("the request headers did not arrive in time"))
             elif self._newest is None:
                 self.transport.close()
 
     def _check_body(self, now: float) -> None:
-        """While nobody takes what has come, or has asked for it, the client cannot be blamed for not sending."""
+        # The time during which the server itself does not read does not count against the client.
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
             self._progress.begin(now)
-        elif self._progress.has_stopped(now, self._body_patience):
-            stopping = self._body_patience < self._limits.body_timeout
-            late = TimedOut("the body of the request has stopped coming, or comes too slowly")
-            self._give_up_on_body(Unavailable("the server is stopping") if stopping else late)
+        elif self._progress.has_stopped(now, self._body_timeout):
+            stopping = self._body_timeout < self._limits.body_timeout
+            late = TimedOut("the body of the request stopped arriving, or arrives too slowly")
+            self._abandon_body(Unavailable("the server is stopping") if stopping else late)
 
-    def _give_up_on_body(self, error: KgserveError) -> None:
-        """Let the application know, which has an answer to give: it finds the error when it asks for more."""
+    def _abandon_body(self, error: KgserveError) -> None:
+        """Stop reading the body; the application finds ``error`` at its next receive, and responds."""
         self._ignores_input = True
         self.cycle.scope.setdefault("state", {})[LATE] = error
         self.cycle.more_body = False
         self.cycle.message_event.set()
 
     def _abort_parsing(self, error: KgserveError) -> None:
-        """Leave the parser, from within one of its calls."""
+        """Raise ``error`` out of a parser callback."""
         self._parse_error = error
         raise error
 
     def _refuse(self, error: KgserveError) -> None:
-        """Answer with ``error`` when it is its turn, and read no further."""
+        """Respond with ``error``, after the responses to earlier requests, and read no further."""
         self._ignores_input = True
         if self._in_head:
             if self._newest is None or self._newest.response_complete:
@@ -448,10 +429,10 @@ class HttpConnection(HttpToolsProtocol):
 
 
 class LingeringTransport:
-    """A transport that closes for writing first when there is unread input, and for good a moment later.
+    """Transport that lingers on close: with unread input, it closes for writing first and completely a second later.
 
-    ABUSE 7, 8 and 11: a socket that is closed with unread input is reset, and the client loses the answer. It also cuts
-    off clients that do not read their answers, for which uvicorn waits forever.
+    ABUSE 7, 8 and 11: closing a socket with unread input resets it, and the client loses the response. The transport
+    also disconnects clients that do not read their responses, for which uvicorn waits forever.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: HttpConnection) -> None:
@@ -463,19 +444,19 @@ class LingeringTransport:
         self._loop = asyncio.get_running_loop()
         self._until: float | None = None
         self._written = 0
-        self._gone = 0
-        self._gone_at = self._loop.time()
+        self._flushed = 0
+        self._flushed_at = self._loop.time()
         self._closing_since: float | None = None
         self.force_close = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """As asyncio's; nothing after `close`."""
+        """Write data; ignored after `close`."""
         if self._until is None:
             self._written += len(data)
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close, at once or a moment later; at once when called again."""
+        """Close immediately, or after lingering while input is unread. A second call closes immediately."""
         protocol = self._protocol
         begun = self._until is not None or self._transport.is_closing()
         if begun or protocol is None or not protocol.has_unread_input:
@@ -487,73 +468,73 @@ class LingeringTransport:
         protocol.ignore_input()
 
     def release(self) -> None:
-        """Let go of the protocol, or both would stay until the next collection, and all of TLS with them (50 kB)."""
+        """Release the protocol. The reference cycle would keep both, and 50 kB of TLS state, until a collection."""
         self._protocol = None
 
-    def check_deadlines(self, now: float, patience: float) -> bool:
-        """Cut the client off when it does not read or has lingered for long enough; whether it is being closed."""
+    def check_deadlines(self, now: float, write_timeout: float) -> bool:
+        """Disconnect a client that does not read, and end lingering. Return whether the connection is closing."""
         waiting = self._transport.get_write_buffer_size()
-        if not waiting or self._written - waiting != self._gone:
-            self._gone, self._gone_at = self._written - waiting, now
-        if now - self._gone_at > patience:
+        if not waiting or self._written - waiting != self._flushed:
+            self._flushed, self._flushed_at = self._written - waiting, now
+        if now - self._flushed_at > write_timeout:
             self._transport.abort()
         elif self._until is not None and now > self._until and not waiting:
             self._transport.close()
         if self.force_close and self._transport.is_closing() and not waiting:
-            self._wait_no_more(now)
+            self._abort_slow_close(now)
         return self._until is not None or self._transport.is_closing()
 
-    def _wait_no_more(self, now: float) -> None:
-        """Over TLS a close waits for the client's own, which one that reads nothing, being idle, never sends."""
+    def _abort_slow_close(self, now: float) -> None:
+        # Over TLS, closing waits for the client's closing message, which an idle client that does not read never sends.
         if self._closing_since is None:
             self._closing_since = now
         elif now - self._closing_since >= CLOSE_LINGER_SECONDS:
             self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed or closing."""
+        """Return whether the transport is closed or closing."""
         return self._until is not None or self._transport.is_closing()
 
     def resume_reading(self) -> None:
-        """As asyncio's; a connection that is closing is not read."""
+        """Resume reading, unless the transport is closing."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
 
 def start_eagerly(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
-    """Begin ``work`` in a context of its own; return the task that it goes on in, unless it has ended already.
+    """Run ``work`` immediately, in its own context, until it waits; return the task that continues it, if any.
 
-    Without it the median of a node's request is 1.04 times as long (docs/adr/0030-http-fast-path.md).
+    Why: docs/adr/0030-http-fast-path.md.
     """
     context = copy_context()
     try:
         awaited = context.run(work.send, None)
     except StopIteration:
         return None
-    return loop.create_task(_rest(work, awaited), context=context)
+    return loop.create_task(_continue(work, awaited), context=context)
 
 
 async def in_task() -> None:
-    """Make sure that a task runs the caller: work in threads and cancellation need one."""
+    """Ensure that a task runs the caller; work in threads and cancellation need one."""
     if asyncio.current_task() is None:
         await asyncio.sleep(0)
 
 
-async def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> None:
-    await _resumed(work, awaited)  # a task takes no bare generator from Python 3.12 on
+async def _continue(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _resume(work, awaited)  # since Python 3.12 a task does not accept a bare generator
 
 
 @coroutine
-def _resumed(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
-    """``work`` from where it waits for ``awaited``; for nothing when it only wanted to be in a task."""
+def _resume(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
+    """Drive ``work`` from where it awaits ``awaited``; None if it only called `in_task`."""
     try:
         if awaited is None:
             awaited = work.send(None)
         while True:
             try:
-                # None is a turn of the loop, which others may need before the work can go on.
+                # None yields one iteration to the event loop.
                 yield awaited
-            except BaseException as error:  # noqa: BLE001 - the work's business
+            except BaseException as error:  # noqa: BLE001 - passed to the work
                 awaited = work.throw(error)
             else:
                 awaited = work.send(None)
@@ -562,9 +543,9 @@ def _resumed(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, No
 
 
 def send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes, close: bool) -> bool:
-    """As uvicorn's `send` twice, by one write and without its checks of each header.
+    """Send a complete response with one write; replaces two calls of uvicorn's `send` and its checks of each header.
 
-    Without it the median of a node's request is 1.11 times as long (docs/adr/0030-http-fast-path.md).
+    Why: docs/adr/0030-http-fast-path.md.
     """
     if cycle.flow.write_paused or cycle.response_started:
         return False
@@ -583,16 +564,16 @@ def send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: byte
 
 
 def with_standard_headers(headers: Sequence[Header], *, secure: bool) -> list[Header]:
-    """Return ``headers`` with those that limit what browsers do with an answer; ``secure``: over TLS."""
+    """Return ``headers`` with the security headers for browsers; ``secure``: over TLS."""
     names = {name for name, _ in headers}
     missing = [header for header in DEFAULT_HEADERS if header[0] not in names]
     return [*headers, *STANDARD_HEADERS, *missing, _SECURE] if secure else [*headers, *STANDARD_HEADERS, *missing]
 
 
 def head_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
-    """Return the lines of a head behind its status, standard headers included.
+    """Return the header lines of a response, standard headers included.
 
-    Raises ValueError for a line end within a header: it would begin another header, or another answer.
+    Raises ValueError for a line end within a header, because it would start another header or response.
     """
     if _DEFAULT_NAMES.isdisjoint([name for name, _ in headers]):
         lines, standard = headers, _STANDARD_LINES[secure]
@@ -600,7 +581,7 @@ def head_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
         lines, standard = with_standard_headers(headers, secure=secure), b""
     found = b"".join([b"%b: %b\r\n" % header for header in lines])
     if not found.count(b"\n") == found.count(b"\r") == len(lines):
-        raise ValueError("a header of the answer holds a line end")
+        raise ValueError("a header of the response contains a line end")
     return found + standard
 
 

@@ -1,8 +1,7 @@
-"""The operations of the table over HTTP, and the one table of routes.
+"""HTTP endpoints of the operations in the operation table.
 
-`RouteTable` finds an endpoint by method and path, and makes the routes of Litestar: an operation is answered the same
-both ways. The table skips Litestar's router, request and response, which take longer than a short operation itself
-(docs/adr/0030-http-fast-path.md).
+An endpoint is called through `RouteTable`, which skips Litestar's router, request and response, or through a Litestar
+route. Both give the same response. Why: docs/adr/0030-http-fast-path.md.
 """
 
 from __future__ import annotations
@@ -47,23 +46,23 @@ if TYPE_CHECKING:
     from kgserve.platform.access.authentication import RequestContext
 
 MAX_INLINE_WRITE_ROWS = 50
-"""Rows of a write that is checked on the event loop."""
+"""Rows of the largest write that is validated on the event loop."""
 ENDPOINT = "endpoint"
-"""The key of a handler's ``opt`` for its endpoint."""
+"""Key of a handler's ``opt`` for its endpoint."""
 _STATUS_CREATED = 201
 
 
 def json_answer(body: bytes, status: int = 200) -> Response[bytes]:
-    """Return a JSON answer whose body is encoded already."""
+    """Return a JSON response for a body that is already encoded."""
     return Response(body, status_code=status, media_type=JSON_MEDIA_TYPE)
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """A query without anything but what is read elsewhere: the store, and names of fields."""
+    """Query that allows no parameters except those that other code reads: the store and ``field_names``."""
 
 
 class Endpoint:
-    """An operation of the table: reads its request, runs its function and encodes the answer."""
+    """Endpoint of one operation: decodes the request, runs the operation and encodes the answer."""
 
     def __init__(self, case: UseCase) -> None:
         self.case = case
@@ -73,12 +72,12 @@ class Endpoint:
         self._query = query
         self._repeated = NO_NAMES if query is None else _list_parameters(query)
         self._passed = OF_DEFAULT if case.operation.of_default else NO_NAMES
-        # Probes of health checkers may carry a query so that no cache answers.
+        # Probes of health checkers may add a query to bypass caches.
         self._refuses_query = query is None and case.path.startswith("/api/")
         self._needs_query = query is not None and any(field.required for field in msgspec.structs.fields(query))
 
     async def answer(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
-        """Return the answer as JSON. Raises what the operation and `json_of` raise."""
+        """Return the answer as JSON. Raises the errors of the operation and of `json_of`."""
         target, request = await self._read(scope, receive, service)
         try:
             async with self._write_slot(service):
@@ -114,7 +113,7 @@ class Endpoint:
         return response
 
     def _write_slot(self, service: Service) -> Any:
-        """Return the block in which a write runs: one of a caller with many under way waits to enter it."""
+        """Return the context in which a write runs; a caller with many concurrent writes waits to enter it."""
         return service.admission.write_slot() if self.case.threads == "writes" else nullcontext()
 
     async def _run(self, target: Any, request: Any, service: Service) -> bytes:
@@ -126,7 +125,7 @@ class Endpoint:
         return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
     def _run_inline(self, target: Any, request: Any) -> bytes | Future[Any] | None:
-        """Return JSON, or the future of a queued write; None when it is not short or would have to wait."""
+        """Return JSON, or the future of a queued write; None if the operation is not short or would block."""
         case = self.case
         rows = case.short(request) if callable(case.short) else case.short
         if rows is None or rows > MAX_INLINE_WRITE_ROWS:
@@ -143,7 +142,7 @@ class Endpoint:
         return found if isinstance(found, bytes | Future) else msgspec.json.encode(found)
 
     async def _read(self, scope: HTTPScope, receive: Receive, service: Service) -> tuple[Any, msgspec.Struct | None]:
-        """Return the graph that a request is about, or all of them, and the request."""
+        """Return the store of a request, or all stores, and the decoded request."""
         case = self.case
         body = None
         if case.in_body:
@@ -156,7 +155,7 @@ class Endpoint:
         return target, request
 
     def _decode(self, given: Mapping[str, str], query: bytes, body: msgspec.Struct | None) -> msgspec.Struct | None:
-        """Return the request that path parameters, query and body make; None where an operation takes none."""
+        """Return the request built from path parameters, query and body; None for an operation without a request."""
         has_names = self.case.takes_names and NAMES_ASKED in query
         passed = self._passed | RENAMING_PARAMETERS if has_names else self._passed
         if query and self._refuses_query:
@@ -171,6 +170,6 @@ class Endpoint:
 
 
 def _list_parameters(query: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the parameters that may be given more than once."""
+    """Return the names of the parameters that may be repeated."""
     fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
     return frozenset(field.encode_name for field in fields if isinstance(kind_of(field.type), msgspec.inspect.ListType))

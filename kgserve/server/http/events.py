@@ -1,6 +1,6 @@
-"""GET …/events and GET /api/events: what changes, as it changes, as server-sent events.
+"""Change feed as server-sent events: GET …/events for one store, GET /api/events for several.
 
-At the end the events of all stores of a cluster as one stream: this node's own, and one from each of the others.
+`Merged` combines the events of all nodes of a cluster into one stream.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SLOW_SECONDS = 0.25
-"""A client that lets a page wait this long, while more than the queue takes is waiting, is too slow."""
+"""A client is too slow if one write blocks for longer while more events than the queue limit are pending."""
 STALL_SECONDS = 30.0
-"""A client that reads nothing for this long is cut off, whatever is waiting."""
+"""A client that reads nothing for this long is disconnected."""
 _EVENT_LISTS = frozenset({"store", "kinds", "types"})
 _LAST_EVENT_ID_HEADER = "Last-Event-ID"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -59,25 +59,25 @@ Text = str | None
 
 
 class StoreEventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of one store's events."""
+    """Query of one store's events."""
 
-    kinds: Annotated[Text, msgspec.Meta(description="Only these events: names, separated by commas")] = None
+    kinds: Annotated[Text, msgspec.Meta(description="Only these kinds of events, separated by commas")] = None
     types: Annotated[
         Text,
         msgspec.Meta(
-            description="Only these node and relation types, separated by commas; what has no type still comes"
+            description="Only these node and relation types, separated by commas; events without a type always come"
         ),
     ] = None
     since: Annotated[int, msgspec.Meta(ge=0, lt=10**18, description="Begin after this sequence")] | None = None
     last_event_id: Annotated[
-        Text, msgspec.Meta(description="Go on after this event, as the header `Last-Event-ID`")
+        Text, msgspec.Meta(description="Resume after this event, like the header `Last-Event-ID`")
     ] = None
 
 
 class EventsQuery(StoreEventsQuery, kw_only=True):
-    """The query of the events of several stores."""
+    """Query of the events of several stores."""
 
-    store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = None
+    store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; default: all")] = None
 
 
 _EVENT_ERRORS = (*COMMON_ERRORS, "not_found", "gone")
@@ -86,7 +86,7 @@ _STORE_EVENTS = Operation(
     role="read",
     tag="events",
     summary="Stream the changes of one store",
-    note="See [Events](events.md).",
+    note="Format and resumption: [Events](events.md).",
     query=StoreEventsQuery,
     answer=Body(None, examples.STORE_EVENTS_EXAMPLE, EVENT_STREAM_MEDIA_TYPE),
     errors=_EVENT_ERRORS,
@@ -105,11 +105,11 @@ _EVENTS = Operation(
 
 @get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=described(_STORE_EVENTS))
 async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """One event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
+    """Stream one event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
 
-    A write that changes more than 1,000 rows is one `bulk_changed` with counts. Without a position the stream begins
-    now; after `Last-Event-ID` (or `last_event_id`, or `since`) nothing is missed and nothing comes twice. A client
-    that reads too slowly gets a `dropped` event that says from which id to resume, and the stream ends.
+    A write that changes more than 1,000 rows is one `bulk_changed` event with counts. Without a position the stream
+    begins now. With `Last-Event-ID` (or `last_event_id`, or `since`) it delivers every later event exactly once. A
+    client that reads too slowly gets a `dropped` event with the id from which to resume, and the stream ends.
     """
     asked = query_of(request.scope["query_string"], StoreEventsQuery, _EVENT_LISTS)
     store = check_store_name(path_text(request, "store"))
@@ -120,10 +120,10 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
 
 @get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=described(_EVENTS))
 async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """As the events of one store, with ids that hold the position in every store: `a:12-3,b:4`.
+    """Stream the events of several stores; ids contain the position in every store: `a:12-3,b:4`.
 
-    Without `store`, stores that are made later are followed as well: each begins with `store_created`. Then a node of a
-    cluster tells of the stores of all nodes.
+    Without `store` the stream covers all stores, those created later included: each begins with `store_created`. A node
+    of a cluster then includes the stores of all nodes.
     """
     asked = query_of(request.scope["query_string"], EventsQuery, _EVENT_LISTS)
     names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
@@ -141,12 +141,12 @@ async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
 
 
 class EventAnswer(ASGIResponse):
-    """Streams events until the client leaves, the server stops, or there is nothing left to follow."""
+    """Event stream response; ends when the client disconnects, the server stops, or all followed stores are deleted."""
 
     _should_set_content_length = False
 
     def __init__(self, service: Service, wanted: EventSubscription, elsewhere: NodeEventsRequest | None = None) -> None:
-        """With ``elsewhere`` other nodes are asked as well."""
+        """Create the response; with ``elsewhere`` it includes the events of other nodes."""
         super().__init__(media_type=EVENT_STREAM_MEDIA_TYPE, headers=_HEADERS)
         self._service = service
         self._wanted = wanted
@@ -154,7 +154,7 @@ class EventAnswer(ASGIResponse):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry. What keeps it from beginning is raised before anything is sent."""
+        # Errors at the start are raised before anything is sent.
         streams = self._service.streams
         context = cast("RequestContext", scope["state"]["request_context"])
         is_node = (
@@ -171,7 +171,7 @@ class EventAnswer(ASGIResponse):
                 async with anyio.create_task_group() as group:
                     group.start_soon(_watch, receive, stream.scope)
                     with stream.scope:
-                        await _Pump(self._service, stream, merged or own, send, context).run()
+                        await _StreamWriter(self._service, stream, merged or own, send, context).run()
                     group.cancel_scope.cancel()
             finally:
                 own.close()
@@ -190,8 +190,8 @@ async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
     leaving.cancel()
 
 
-class _Pump:
-    """One stream at work: takes pages from the reader and writes them, as fast as the client reads."""
+class _StreamWriter:
+    """Writer of one stream: reads pages from the reader and sends them as fast as the client reads."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Pump:
         self._written_at = 0.0
 
     async def run(self) -> None:
-        """Until there is nothing left to follow, the server stops, or the client is too slow."""
+        """Send events until no followed store is left, the server stops, or the client is too slow."""
         try:
             await self._write(sse.greeting(self._reader.place))
             while not self._stream.stopped and await self._step():
@@ -223,24 +223,24 @@ class _Pump:
             self._dropped.add("stalled")
 
     async def _step(self) -> bool:
-        """Write the next page, or wait; whether to go on."""
+        """Write the next page, or wait for one; return whether to continue."""
         self._stream.clear()
         if not self._context.still_valid:
-            await self._drop("the key is not valid any more")
+            await self._drop("the key is no longer valid")
             return False
         try:
             page = self._reader.read_now() or await self._streams.call(self._reader.read)
         except (KgserveError, OSError) as error:
             log.warning("event_stream_ended", error=str(error))
             self._dropped.add("failed")
-            await self._drop(str(error) if isinstance(error, KgserveError) else "the journal cannot be read")
+            await self._drop(str(error) if isinstance(error, KgserveError) else "the journal could not be read")
             return False
         await self._write_page(page)
         if self._slow:
             self._dropped.add("slow")
             await self._drop("the client reads too slowly")
         elif page.idle and not page.ended:
-            await self._rest()
+            await self._wait_for_events()
         return not (self._slow or page.ended)
 
     async def _write_page(self, page: EventPage) -> None:
@@ -250,15 +250,15 @@ class _Pump:
     async def _drop(self, reason: str) -> None:
         await self._write(sse.dropped(self._reader.place, reason))
 
-    async def _rest(self) -> None:
-        """Wait for news, or until the key is to be looked at; with a sign of life when the time has come."""
+    async def _wait_for_events(self) -> None:
+        """Wait for events, at most until the next check of the key; send a heartbeat when it is due."""
         silent = anyio.current_time() - self._written_at
         left = self._settings.event_heartbeat - silent
         if not await self._stream.wait(min(left, KEY_RECHECK_SECONDS)) and left <= KEY_RECHECK_SECONDS:
             await self._write(sse.heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:
-        """Hand a block to the connection once the one before is on its way. Raises TimeoutError."""
+        """Send a block and measure whether the client is slow. Raises TimeoutError."""
         begun = anyio.current_time()
         self._stream.sending = True
         try:
@@ -281,7 +281,7 @@ def _selection(asked: StoreEventsQuery) -> Selection:
 
 
 def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[str, str]:
-    """The id to go on after, and where it was given. The header wins: it is what a client that comes back sends."""
+    """Return the name of the header or parameter, and the event id in it. The header, sent on reconnection, wins."""
     header = request.headers.get(_LAST_EVENT_ID_HEADER, "").strip()
     return (_LAST_EVENT_ID_HEADER, header) if header else ("last_event_id", asked.last_event_id or "")
 
@@ -291,7 +291,7 @@ def _since(asked: StoreEventsQuery) -> dict[str, Position]:
 
 
 GOES_ON = "kgserve-goes-on"
-"""The header by which a node asks for a stream that it had already: see `EventSubscription.goes_on`."""
+"""Header of a node that resumes a stream of another node: see `EventSubscription.goes_on`."""
 POSITION_HEADER = "last-event-id"
 _NODE_POLL_SECONDS = 1.0
 _GREETING_TIMEOUT_SECONDS = 5.0
@@ -306,32 +306,32 @@ class _Problem(msgspec.Struct):
     oldest: int = 0
 
 
-class _About(msgspec.Struct):
+class _StoreDroppedData(msgspec.Struct):
     store: str
 
 
 _decode_problem = json_decoder(_Problem).decode
-_decode_about = json_decoder(_About).decode
+_decode_store_dropped = json_decoder(_StoreDroppedData).decode
 
 
 class NodeEventsRequest(NamedTuple):
-    """How other nodes are asked for their events: a target, and headers that say for whom and from where on."""
+    """Request for the events of other nodes: target, and headers with the caller and the position."""
 
     target: str
     headers: Mapping[str, str]
 
 
 class Merged:
-    """Reads, like an `EventReader`, what this node's own one reads and what other nodes send. For one event loop.
+    """Event reader that merges this node's events with those that other nodes send. Belongs to one event loop.
 
-    A store is told of from one position on, whichever node tells of it: what lies before was told already. So two nodes
-    may tell of a store that moves, and a stream that has broken is begun anew from where all have come.
+    Has the interface of `EventReader`. It tracks one position per store and skips events before it, whichever node
+    sends them. So two nodes may report a store that moves, and a broken stream restarts from the merged positions.
     """
 
     def __init__(
         self, placement: Placement, forwarder: NodeProxy, asked: NodeEventsRequest, wake: Callable[[], None]
     ) -> None:
-        """``wake`` is called when a node has sent something."""
+        """Create the reader. ``wake`` is called when another node has sent events."""
         self._placement = placement
         self._forwarder = forwarder
         self._asked = asked
@@ -340,7 +340,7 @@ class Merged:
         self._own_turn = False
         self._places: dict[str, Position] = {}
         self._rest: Position | None = None
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._sending, self._sent = anyio.create_memory_object_stream[_EventBlock](_MAX_NODE_BLOCKS)
         self._nodes: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._awaited: set[str] = set()
@@ -349,18 +349,18 @@ class Merged:
         self._watching: asyncio.Task[None] | None = None
 
     def came(self, store: str, sequence: int) -> Position:
-        """Where to go on with a store that this node serves since a sequence."""
+        """Return the position from which to read a store that this node has served since ``sequence``."""
         return self._places.get(store) or self._rest or Position.after(sequence)
 
     async def begin(self, own: EventReader, positions: Mapping[str, Position]) -> None:
-        """Listen to the other nodes, too, once they have said from where on. One that does not answer comes later.
+        """Connect to the other nodes, and wait for their positions. A node that does not answer in time joins later.
 
-        Raises Gone and TooLarge as ``own`` does, which is open and listens from these positions on.
+        own: this node's reader, opened at ``positions``. Raises Gone and TooLarge for the same reasons as its `open`.
         """
         self._own = own
         self._places = {name: at for name, at in positions.items() if name != EVERY_OTHER_STORE}
         self._rest = positions.get(EVERY_OTHER_STORE)
-        self._reach(own.positions)
+        self._advance(own.positions)
         others = self._placement.others()
         self._awaited = {*others}
         self._follow(others)
@@ -373,7 +373,7 @@ class Merged:
             raise self._failure
 
     async def close(self) -> None:
-        """Listen no longer."""
+        """Disconnect from the other nodes."""
         tasks = [*self._nodes.values(), *([] if self._watching is None else [self._watching])]
         for task in tasks:
             task.cancel()
@@ -383,34 +383,34 @@ class Merged:
 
     @property
     def place(self) -> str:
-        """See `EventReader.place`."""
+        """Id of the last event that was read: the positions in all stores."""
         return format_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
 
     @property
     def behind(self) -> int:
-        """See `EventReader.behind`; of other nodes' events only few are fetched ahead."""
+        """Number of pending events of this node; only few of other nodes are fetched ahead."""
         return self._own.behind
 
     def read_now(self) -> EventPage | None:
-        """See `EventReader.read_now`. Nodes take turns, so that none is unheard while another has much to tell."""
+        """Return the next page that needs no file access, or None. Alternates between this node and the others."""
         if self._failure is not None:
             raise self._failure
         if not self._own_turn and (blocks := self._received()):
             self._own_turn = True
-            return EventPage([told for block in blocks for told in self._merged(block)])
-        return self._told(self._own.read_now())
+            return EventPage([delivery for block in blocks for delivery in self._merged(block)])
+        return self._merge_page(self._own.read_now())
 
     def read(self) -> EventPage:
-        """See `EventReader.read`."""
-        return self._told(self._own.read()) or EventPage()
+        """Read and return the next page of this node's events."""
+        return self._merge_page(self._own.read()) or EventPage()
 
-    def _told(self, page: EventPage | None) -> EventPage | None:
+    def _merge_page(self, page: EventPage | None) -> EventPage | None:
         if page is None:
             return None
         self._own_turn = False
-        told = [each for delivery in page.deliveries for each in self._once(delivery)]
-        self._reach(self._own.positions)
-        return EventPage(told, page.idle and not self._sent.statistics().current_buffer_used)
+        deliveries = [each for delivery in page.deliveries for each in self._deduplicate(delivery)]
+        self._advance(self._own.positions)
+        return EventPage(deliveries, page.idle and not self._sent.statistics().current_buffer_used)
 
     def _received(self) -> list[_EventBlock]:
         blocks: list[_EventBlock] = []
@@ -420,15 +420,15 @@ class Merged:
 
     def _merged(self, block: _EventBlock) -> Iterable[Delivery]:
         if block.kind:
-            return self._once(Delivery(block.id or None, block.kind, block.data))
-        self._reach(parse_positions(block.id, POSITION_HEADER))
+            return self._deduplicate(Delivery(block.id or None, block.kind, block.data))
+        self._advance(parse_positions(block.id, POSITION_HEADER))
         return ()
 
-    def _once(self, delivery: Delivery) -> Iterable[Delivery]:
-        """An event with the places of all nodes' stores, unless it was told before."""
+    def _deduplicate(self, delivery: Delivery) -> Iterable[Delivery]:
+        """Yield an event with the positions of all stores in its id, unless it was delivered already."""
         if delivery.kind == "store_dropped":
-            store = _decode_about(delivery.data).store
-            self._made.discard(store)
+            store = _decode_store_dropped(delivery.data).store
+            self._created.discard(store)
             if self._places.pop(store, None) is not None:
                 yield Delivery(self.place, delivery.kind, delivery.data)
         elif delivery.id is None:
@@ -448,21 +448,21 @@ class Merged:
 
     def _is_new(self, store: str, position: Position) -> bool:
         known = self._places.get(store, START_POSITION)
-        if position > START_POSITION or store in self._made:
+        if position > START_POSITION or store in self._created:
             return position > known
-        # Being made comes before all positions, so who begins with a store has come as far.
-        self._made.add(store)
+        # `store_created` has the start position, which is also the position of a stream that begins with the store.
+        self._created.add(store)
         return known == START_POSITION
 
-    def _reach(self, positions: Mapping[str, Position]) -> None:
+    def _advance(self, positions: Mapping[str, Position]) -> None:
         for store, position in positions.items():
             if store != EVERY_OTHER_STORE and position > self._places.get(store, _NOWHERE):
                 self._places[store] = position
 
-    # What nodes send
+    # Streams of other nodes
 
     async def _watch(self) -> None:
-        """Listen to nodes that come, and to those that are gone no longer."""
+        """Follow changes of cluster membership."""
         while True:
             await asyncio.sleep(_NODE_POLL_SECONDS)
             self._follow(self._placement.others())
@@ -476,29 +476,29 @@ class Merged:
     async def _listen(self, node: ServedElsewhere) -> None:
         while self._failure is None:
             try:
-                await self._hear(node)
+                await self._read_stream(node)
                 await asyncio.sleep(_RECONNECT_SECONDS)
             except KgserveError as error:
                 log.warning("node_not_heard", node=node.node, reason=str(error))
                 await asyncio.sleep(_NODE_POLL_SECONDS)
 
-    async def _hear(self, node: ServedElsewhere) -> None:
-        """Pass on what a node sends, until it ends. Raises Unavailable."""
+    async def _read_stream(self, node: ServedElsewhere) -> None:
+        """Read the event stream of a node until it ends. Raises Unavailable."""
         headers = self._asked.headers
         if node.node not in self._awaited:
             positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
             headers = {**headers, POSITION_HEADER: format_positions(positions), GOES_ON: "1"}
         async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:
-                self._refused(response.status, await response.read())
+                self._handle_refusal(response.status, await response.read())
                 return
             async for block in _blocks(response.content.iter_any()):
-                await self._heard(node, block)
+                await self._handle_block(node, block)
 
-    async def _heard(self, node: ServedElsewhere, block: _EventBlock) -> None:
+    async def _handle_block(self, node: ServedElsewhere, block: _EventBlock) -> None:
         if node.node in self._awaited and not self._begun.is_set():
-            # Before anything is read: where the stream begins.
-            self._reach(parse_positions(block.id, POSITION_HEADER))
+            # The first block contains the position at which the stream begins.
+            self._advance(parse_positions(block.id, POSITION_HEADER))
             self._awaited.remove(node.node)
             if not self._awaited:
                 self._begun.set()
@@ -508,7 +508,7 @@ class Merged:
             await self._sending.send(block)
             self._wake()
 
-    def _refused(self, status: int, body: bytes) -> None:
+    def _handle_refusal(self, status: int, body: bytes) -> None:
         problem = _decode_problem(body)
         refusals = {_GONE: Gone(problem.detail, problem.oldest), _TOO_LARGE: TooLarge(problem.detail)}
         if status in refusals:
@@ -520,7 +520,7 @@ class Merged:
 
 
 class _EventBlock(NamedTuple):
-    """What comes between two empty lines of a stream."""
+    """Block of an event stream: the fields between two empty lines."""
 
     id: str
     kind: str
@@ -532,7 +532,7 @@ async def _blocks(parts: AsyncIterator[bytes]) -> AsyncGenerator[_EventBlock]:
     async for part in parts:
         *whole, held = (held + part).split(b"\n\n")
         for text in whole:
-            # Not by `splitlines`: what JSON may hold is a line's end to it.
+            # Not `splitlines`: it also splits at characters that JSON may contain.
             fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if b": " in line)
             yield _EventBlock(
                 fields.get(b"id", b"").decode(), fields.get(b"event", b"").decode(), fields.get(b"data", b"")

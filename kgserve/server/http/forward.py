@@ -1,4 +1,4 @@
-"""Requests about stores of other nodes that are passed on, one hop, for who would not go there: pages in browsers."""
+"""Forwarding of requests to the node that serves the store, for clients that do not follow redirects (browsers)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from kgserve.platform.access.authentication import RequestContext
     from kgserve.server.proxy import NodeProxy
 
-_OF_THE_CONNECTION = frozenset(
+_CONNECTION_HEADERS = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
 )
 _MAX_WHOLE_ANSWER_BYTES = 1 << 16
-"""Bytes of an answer that is passed on whole."""
+"""Bytes of the largest response that is buffered before it is forwarded."""
 _STORES_PATH = STORE_PATH.partition("{")[0]
 _UNFORWARDED_HEADERS = frozenset({READ, HOPS_HEADER.encode(), b"content-length", b"transfer-encoding"})
-"""Who may read a copy may do so here, and what was passed on once is not passed on again."""
-_OF_THE_CALLER = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})
+"""Headers of requests that are not forwarded at once: reads from a replica, forwarded requests and bodies."""
+_CALLER_HEADERS = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})
 _FORWARDED_ANSWER_HEADERS = frozenset(
     {
         b"allow",
@@ -50,21 +50,21 @@ _FORWARDED_ANSWER_HEADERS = frozenset(
 
 
 class PassingOn:
-    """Wraps ``app``: what another node is to answer it does not send elsewhere, for those who would not go there."""
+    """ASGI middleware that forwards requests for stores of other nodes, for clients that do not follow redirects."""
 
     def __init__(self, app: ASGIApp, forwarder: NodeProxy) -> None:
         self._app = app
         self._forwarder = forwarder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI's. Raises Unavailable when a node does not answer, and ClientLeft."""
+        """Handle an ASGI request. Raises Unavailable when a node does not answer, and ClientLeft."""
         if scope["type"] != ScopeType.HTTP or not is_passed_on(headers := dict(scope["headers"])):
             await self._app(scope, receive, send)
             return
-        if (known := self._known(scope, headers)) is not None:
-            if await self._is_answered(known, scope, receive, send):
+        if (owner := self._cached_owner(scope, headers)) is not None:
+            if await self._forward_to_cached(owner, scope, receive, send):
                 return
-            receive = _empty_first(receive)
+            receive = _replay_empty_body(receive)
         began, more = bytearray(), True
 
         async def recorded() -> ReceiveMessage:
@@ -80,8 +80,8 @@ class PassingOn:
         except ServedElsewhere as served:
             await pass_on(self._forwarder, served, Passed(scope, bytes(began), more), receive, send)
 
-    def _known(self, scope: HTTPScope, headers: Mapping[bytes, bytes]) -> ServedElsewhere | None:
-        """Who is likely to serve what a request reads: asking the registry takes as long as the answer."""
+    def _cached_owner(self, scope: HTTPScope, headers: Mapping[bytes, bytes]) -> ServedElsewhere | None:
+        """Return the node that is likely to serve a read; saves a request to the registry."""
         path = scope["path"]
         if (
             scope["method"] != HttpMethod.GET
@@ -91,8 +91,11 @@ class PassingOn:
             return None
         return self._forwarder.known(path[len(_STORES_PATH) :].partition("/")[0])
 
-    async def _is_answered(self, known: ServedElsewhere, scope: HTTPScope, receive: Receive, send: Send) -> bool:
-        """Whether a node has answered that was known to serve the store; else nothing was sent. Raises ClientLeft."""
+    async def _forward_to_cached(self, owner: ServedElsewhere, scope: HTTPScope, receive: Receive, send: Send) -> bool:
+        """Forward a request to the cached owner; return False, with nothing sent, if it is not available.
+
+        Raises ClientLeft.
+        """
         began = False
 
         async def begun(message: Message) -> None:
@@ -103,15 +106,15 @@ class PassingOn:
             await send(message)
 
         try:
-            await pass_on(self._forwarder, known, Passed(scope, b"", more=False), receive, begun)
+            await pass_on(self._forwarder, owner, Passed(scope, b"", more=False), receive, begun)
         except Unavailable:
             if began:
                 raise
         return began
 
 
-def _empty_first(receive: Receive) -> Receive:
-    """A connection from which a request without a body was read, as it was before."""
+def _replay_empty_body(receive: Receive) -> Receive:
+    """Return a ``receive`` that first returns the empty body again that was read already."""
     messages: list[ReceiveMessage] = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def replayed() -> ReceiveMessage:
@@ -121,7 +124,7 @@ def _empty_first(receive: Receive) -> Receive:
 
 
 class Passed(NamedTuple):
-    """A request that is passed on: what has been read of its body, and whether there is ``more``."""
+    """Forwarded request: the part of its body that was read, and whether there is ``more``."""
 
     scope: HTTPScope
     began: bytes
@@ -129,7 +132,7 @@ class Passed(NamedTuple):
 
 
 async def pass_on(forwarder: NodeProxy, served: ServedElsewhere, passed: Passed, receive: Receive, send: Send) -> None:
-    """Have a request answered by the node that serves its store. Raises Unavailable, and ClientLeft."""
+    """Forward a request to the node that serves its store, and send the response. Raises Unavailable and ClientLeft."""
     outcome: Exception | None = ClientLeft()
     async with anyio.create_task_group() as tasks:
         read = anyio.Event()
@@ -142,7 +145,7 @@ async def pass_on(forwarder: NodeProxy, served: ServedElsewhere, passed: Passed,
         try:
             await _answer(forwarder, served, passed, body, send)
             outcome = None
-        except Exception as error:  # noqa: BLE001 - a group of tasks would wrap it
+        except Exception as error:  # noqa: BLE001 - the task group would wrap it
             outcome = error
         tasks.cancel_scope.cancel()
     if outcome is not None:
@@ -158,7 +161,7 @@ async def _answer(
             (name.lower(), value) for name, value in response.raw_headers if name.lower() in _FORWARDED_ANSWER_HEADERS
         ]
         length = response.content_length
-        # One that breaks off within it can still be asked for again, or refused.
+        # Buffered, so that a broken response can still be retried or refused.
         whole = await response.read() if length is not None and length <= _MAX_WHOLE_ANSWER_BYTES else None
         await send({"type": "http.response.start", "status": response.status, "headers": kept})
         if whole is None:
@@ -168,7 +171,7 @@ async def _answer(
 
 
 def _headers(passed: Passed) -> dict[str, str]:
-    left_out = _OF_THE_CONNECTION | _OF_THE_CALLER
+    left_out = _CONNECTION_HEADERS | _CALLER_HEADERS
     context: RequestContext = passed.scope["state"]["request_context"]
     sent = {
         name.decode(): value.decode("utf-8", "replace")
@@ -179,7 +182,7 @@ def _headers(passed: Passed) -> dict[str, str]:
 
 
 def in_the_name_of(context: RequestContext) -> dict[str, str]:
-    """Headers by which another node knows for whom it is asked."""
+    """Return the headers that identify the original caller to another node."""
     return {
         "accept-encoding": "identity",
         "x-forwarded-for": context.address,
@@ -202,7 +205,7 @@ async def _body(passed: Passed, receive: Receive, read: anyio.Event) -> AsyncIte
 
 
 async def _end_when_left(receive: Receive, read: anyio.Event, scope: anyio.CancelScope) -> None:
-    """Let go of the answer of a client that is gone; what it sends is read by nobody else from then on."""
+    """Cancel the response when the client disconnects. Reads the connection once the body is complete."""
     await read.wait()
     await client_left(receive)
     scope.cancel()

@@ -1,11 +1,11 @@
-"""What every request passes before any handler, and every answer after it.
+"""HTTP gateway: every request passes through it before its handler, and every response after it.
 
-Request id, the browser guard, CORS, who the caller is and from where, rate limits, authorization of the routes, the
-count, the trace and the access line.
+The gateway handles request ids, the browser guard, CORS, authentication, client addresses, rate limits, authorization,
+metrics, traces and the access log.
 
-Routing happens on the path as it was sent. Decoding it first, as ASGI's ``path`` does, would let an id with ``%2F`` in
-it fall apart into segments; handlers decode names and ids themselves. Paths with empty segments name nothing: were
-they tidied up, a client that forgot an id would reach the resource above it.
+Routing uses the path as it was sent. ASGI's decoded ``path`` would split an id with ``%2F`` into segments; handlers
+decode names and ids themselves. Paths with empty segments are not found: with normalization, a client that sends an
+empty id would reach the parent resource.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 UNKNOWN_ADDRESS = "unknown"
-"""The address of a client that has none."""
+"""Address of a client whose address is not known."""
 
 
-KEY_ENDED_MESSAGE = "the key is not valid any more: it was revoked or has expired while the request was under way"
+KEY_ENDED_MESSAGE = "the key is no longer valid: it was revoked or expired during the request"
 
-_new_id = random.Random().getrandbits  # noqa: S311 - ids tell requests apart and keep nothing secret
+_new_id = random.Random().getrandbits  # noqa: S311 - ids of requests are not secret
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _MAX_LOGGED_PATH_BYTES = 300
 _OK, _NO_CONTENT, _NOT_MODIFIED, _MIN_ERROR = 200, 204, 304, 400
@@ -116,11 +116,11 @@ _JSON_TYPE = (b"content-type", JSON_MEDIA_TYPE.encode())
 
 
 _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/ready", "/metrics"})
-_LISTENING = b"subscriptions/listen"
+_LISTEN_METHOD = b"subscriptions/listen"
 
 
 class Gateway:
-    """Wraps ``app``; every HTTP request passes through it first and every answer last."""
+    """ASGI middleware around ``app`` that every HTTP request and response passes through."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Gateway:
         service: Service,
         routes: RouteTable,
     ) -> None:
-        """Raises InvalidInput for settings that say nothing sensible."""
+        """Configure the gateway. Raises InvalidInput for invalid settings."""
         self._app = app
         self.routes = routes
         self._service = service
@@ -147,17 +147,17 @@ class Gateway:
         guard = CsrfGuard(settings.host, self._origins, settings.allowed_hosts)
         self._check_browser = lru_cache(maxsize=64)(guard.check)
         self.running = 0
-        """Requests that are being worked on, open streams among them."""
+        """Number of requests in progress, open streams included."""
         self.use = InFlightCounter(service.admission.callers)
         self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry; anything but HTTP goes through untouched."""
+        """Handle an ASGI request; other scopes than HTTP go to the application unchanged."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
         if scope["raw_path"] == b"/mcp/":
-            # Many clients' settings have it so; a redirect would be followed by few of them.
+            # Many MCP clients are configured with this URL, and few follow redirects.
             scope["raw_path"] = b"/mcp"
         scope["path"] = scope["raw_path"].decode("ascii")
         act = f"{scope['method']} {scope['path']}"
@@ -166,7 +166,7 @@ class Gateway:
         scope.setdefault("state", {})["request_context"] = context
         asked = scope
         if scope["method"] == "HEAD" and scope["path"] != "/mcp":
-            # As if it were a GET, for everybody but who sends the answer: that one leaves out the body.
+            # Handled as a GET; `RequestCycle` omits the body.
             asked = cast("HTTPScope", {**scope, "method": "GET"})
         cycle = RequestCycle(scope, receive, send, context, headers)
         if self._origins.listed:
@@ -190,7 +190,7 @@ class Gateway:
                 self._idle.set()
 
     async def wait_until_idle(self, patience: float) -> None:
-        """Wait until no request is being worked on, at most ``patience`` seconds; those cut off close their things."""
+        """Wait until no request is in progress, for at most ``patience`` seconds."""
         self._idle.clear()
         if self.running:
             with suppress(TimeoutError):
@@ -202,7 +202,7 @@ class Gateway:
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
                 await cycle.reply(HttpAnswer(_NO_CONTENT, list(preflight), b""))
                 return
-            self._let_in(scope, context, cycle.headers)
+            self._authenticate(scope, context, cycle.headers)
             self._check_path(scope["path"])
             is_passed = self._in_cluster and is_passed_on(cycle.headers)
             is_short = not is_passed and NAMES_ASKED not in scope["query_string"]
@@ -215,7 +215,7 @@ class Gateway:
             else:
                 await in_task()
                 await self._app(scope, cycle.receive, cycle.send)
-        except asyncio.CancelledError:  # the grace time of a stop is over
+        except asyncio.CancelledError:  # the grace period of a shutdown is over
             if not cycle.begun:
                 await cycle.refuse(Unavailable("the server is stopping"))
         except ClientLeft:
@@ -226,23 +226,23 @@ class Gateway:
             if not cycle.begun:
                 await cycle.refuse(error)
             elif not cycle.refused:
-                log.exception("answer_broken_off")  # the server cuts the connection: the client sees a partial answer
+                log.exception("answer_broken_off")  # uvicorn closes the connection: the client sees a partial response
         finally:
             cycle.log()
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):
-            raise NotFound("a path with an empty segment names nothing; an empty id or a trailing slash?")
+            raise NotFound("the path has an empty segment; check for an empty id or a trailing slash")
         if self._hides_explorer and (path == "/" or path.startswith("/explorer/")):
-            raise NotFound("the explorer is turned off on this server: --explorer false")
+            raise NotFound("the explorer is disabled on this server (--explorer false)")
 
     def _address(self, scope: HTTPScope) -> str:
-        """The client's address, behind proxies as they say."""
+        """Return the client's address; behind trusted proxies, the one that they report."""
         address = scope["client"][0] if scope["client"] else UNKNOWN_ADDRESS
         return self._proxies.client(address, scope["headers"]) if self._proxies.networks else address
 
-    def _let_in(self, scope: HTTPScope, context: RequestContext, headers: Mapping[bytes, bytes]) -> None:
-        """Find out who comes, and count the request. Raises Unauthenticated, Limited."""
+    def _authenticate(self, scope: HTTPScope, context: RequestContext, headers: Mapping[bytes, bytes]) -> None:
+        """Authenticate the caller, and apply the rate limits. Raises Unauthenticated, Limited."""
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
         except WrongKey:
@@ -261,17 +261,18 @@ class Gateway:
 
 
 def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request is for somebody's work. Probes are not, nor the streams that idle editors of MCP keep open.
+    """Return whether a request keeps the server from being idle.
 
-    An editor that comes back has a server started. Who listens to events of stores has not, so that is use.
+    Probes do not, nor the streams that MCP clients keep open while idle: an MCP client restarts the server when needed.
+    Listeners to store events do, because they cannot restart it.
     """
     if path == "/mcp":
-        return method != "GET" and headers.get(b"mcp-method") != _LISTENING
+        return method != "GET" and headers.get(b"mcp-method") != _LISTEN_METHOD
     return path not in _PROBES
 
 
 def _request_id(headers: Mapping[bytes, bytes]) -> str:
-    """The one that was sent along, if it is fit for a log; else a new one."""
+    """Return the client's request id if it is well-formed, otherwise a new one."""
     given = headers.get(b"x-request-id", b"")
     return given.decode("ascii") if _GIVEN_ID.fullmatch(given) else f"{_new_id(64):016x}"
 
@@ -281,9 +282,10 @@ def _has_body(headers: Mapping[bytes, bytes]) -> bool:
 
 
 async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Litestar's guard of all routes. Raises Forbidden, and NotFound for a store that is not the caller's.
+    """Check the caller's role, as Litestar's guard of all routes.
 
-    A route without an Operation (those of OPTIONS, the files of /docs) needs the least that there is: some key.
+    A route without an Operation (OPTIONS, the files of /docs) accepts any key.
+    Raises Forbidden, and NotFound for a store that the caller may not access.
     """
     context = cast("RequestContext", connection.scope["state"]["request_context"])
     operation = cast("Operation | None", handler.opt.get(OPERATION_OPT_KEY))
@@ -294,9 +296,9 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
 
 
 def authorize(scope: HTTPScope, operation: Operation, service: Service) -> Service:
-    """Return the service as the caller may use it for an operation; it is put into the request's state as well.
+    """Authorize the caller for an operation; return the service restricted to its stores, and set it in the state.
 
-    Raises Forbidden, NotFound for a store that is not the caller's, and InvalidInput for headers that make no sense.
+    Raises Forbidden, NotFound for a store that the caller may not access, and InvalidInput for invalid headers.
     """
     state, graphs = scope["state"], service.graphs
     context = cast("RequestContext", state["request_context"])
@@ -316,7 +318,7 @@ def authorize(scope: HTTPScope, operation: Operation, service: Service) -> Servi
 
 
 class RequestCycle:
-    """One request and its answer: wraps ``receive`` and ``send`` to stamp headers and to count."""
+    """One request and its response: wraps ``receive`` and ``send`` to add headers and to count bytes."""
 
     def __init__(
         self, scope: HTTPScope, receive: Receive, send: Send, context: RequestContext, headers: Mapping[bytes, bytes]
@@ -336,7 +338,7 @@ class RequestCycle:
         self.received = self.sent = 0
         self.streamed = False
         self.begun = False
-        """Whether something of the answer was sent."""
+        """True if a part of the response was sent."""
         self._left = False
         self._complete = False
         self.refused = False
@@ -345,7 +347,7 @@ class RequestCycle:
         self.request_id = context.request_id
 
     async def receive(self) -> ReceiveMessage:
-        """As ASGI's, watching for the end of the body and for the client leaving."""
+        """Receive an ASGI message; tracks the end of the body, disconnection and revoked keys."""
         message = await self._receive()
         if late := self._scope["state"].get(LATE):
             if not self.begun:
@@ -363,11 +365,11 @@ class RequestCycle:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send an ASGI message of an answer; a head with a length waits for its body, as whole answers are sent."""
+        """Send an ASGI message. A head with a Content-Length waits for its body, so that both are sent together."""
         if self.refused:
             return
         if message["type"] == "http.response.start":
-            self.status = int(message["status"])  # the SDK of MCP sends members of an enumeration
+            self.status = int(message["status"])  # the MCP SDK sends enumeration members
             headers: list[Header] = [*message["headers"]]
             self.streamed = self._scope["method"] == "GET" and _is_stream(headers)
             if any(name == b"content-length" for name, _ in headers):
@@ -378,10 +380,10 @@ class RequestCycle:
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
 
     async def reply(self, answer: HttpAnswer) -> None:
-        """Send a whole answer: as gzip to clients that take it, without its body to those that have it already."""
+        """Send a complete response: compressed if the client accepts gzip, 304 if its ETag matches."""
         status, headers, body = answer
         if status == _OK and self._scope["path"] != "/mcp":
-            status, headers, body = await self._coded(answer)
+            status, headers, body = await self._compress(answer)
         self.status, self.sent, self._complete, self.begun = status, len(body), True, True
         send_whole = cast("SendWhole | None", (self._scope.get("extensions") or {}).get(SEND_WHOLE))
         if send_whole is not None and not self._is_head:
@@ -409,7 +411,7 @@ class RequestCycle:
                 return
             await self._send_head(status, [*headers, VARY] if may_be_smaller(headers) else headers)
         if self.sent and not self.streamed and self._revoked():
-            self.refused = True  # nothing more goes out, and the server cuts the connection
+            self.refused = True  # nothing more is sent, and uvicorn closes the connection
             raise Unauthenticated(KEY_ENDED_MESSAGE)
         self.sent += len(body)
         self._complete = not more or self._is_head
@@ -419,7 +421,7 @@ class RequestCycle:
             raise ClientLeft
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def _coded(self, answer: HttpAnswer) -> HttpAnswer:
+    async def _compress(self, answer: HttpAnswer) -> HttpAnswer:
         if self._known is not None and is_known(self._known, answer.headers):
             return HttpAnswer(_NOT_MODIFIED, without_body(answer.headers), b"")
         if len(answer.body) < MIN_GZIP_BYTES or not may_be_smaller(answer.headers):
@@ -436,28 +438,28 @@ class RequestCycle:
         await self._send({"type": "http.response.start", "status": status, "headers": full})
 
     def _with_own_headers(self, headers: list[Header]) -> list[Header]:
-        """Return the headers of an answer with CORS, the commit that a replica answered from, and the request id."""
+        """Return ``headers`` with those for CORS, the commit that a replica answered from, and the request id."""
         replica = read_from(self._scope, headers) if REPLICA_READ in self._scope["state"] else ()
         return [*headers, *self.extra, *replica, (b"x-request-id", self.request_id.encode())]
 
     def _revoked(self) -> bool:
-        """Whether the key has ended since it was let in. Streams of events and MCP ask for themselves."""
+        """Return whether the key was revoked or expired during the request; event streams and MCP check themselves."""
         if self._context.caller.key_id is None or self._scope["path"] == "/mcp":
             return False
         return not self._context.still_valid
 
     @property
     def outcome(self) -> int | None:
-        """The status of the answer, or that of a client that has left."""
+        """Status of the response, or 499 if the client disconnected."""
         return CLIENT_LEFT if self._left else self.status
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the request began."""
         return time.perf_counter() - self._started
 
     def log(self) -> None:
-        """The access line."""
+        """Write the access log line; successful health probes are not logged."""
         if self._scope["path"] in _HEALTH and self.outcome == _OK:
             return
         path = masked(self._scope["raw_path"][:_MAX_LOGGED_PATH_BYTES].decode("ascii"))
@@ -466,7 +468,7 @@ class RequestCycle:
 
 
 class _RequestMeasurement:
-    """While inside, a request is worked for; at the end it is counted."""
+    """Context manager that measures a request: metrics, trace and slow log."""
 
     def __init__(self, observation: Telemetry, scope: HTTPScope, cycle: RequestCycle) -> None:
         self._observation = observation
@@ -477,7 +479,6 @@ class _RequestMeasurement:
         self._span: Any = None
 
     def __enter__(self) -> None:
-        """Begin."""
         self._token = begin_request(self._origin)
         tracing = self._observation.tracing
         if tracing is not None and self._scope["path"] not in _HEALTH:
@@ -488,7 +489,6 @@ class _RequestMeasurement:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Count, and end the span."""
         try:
             self._count()
         finally:
@@ -517,16 +517,16 @@ class _RequestMeasurement:
 
 
 def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether an answer is an event stream, which lasts for as long as somebody listens."""
+    """Return whether a response is an event stream, whose duration is not measured."""
     return any(name == b"content-type" and value.startswith(_STREAM_TYPE) for name, value in headers)
 
 
 _PARAMETER = None
-_HERE = "/"
+_METHODS_KEY = "/"
 
 
 class RouteTable:
-    """All routes: endpoints of the table of operations, and handlers for what streams or has several forms."""
+    """All routes: endpoints of the operation table, and handlers of streams and multi-format responses."""
 
     def __init__(self, cases: Iterable[UseCase] = (), handlers: Iterable[HTTPRouteHandler] = ()) -> None:
         endpoints = [Endpoint(case) for case in cases]
@@ -539,12 +539,12 @@ class RouteTable:
 
     @property
     def routes(self) -> tuple[HTTPRouteHandler, ...]:
-        """Litestar's routes. Those for OPTIONS come first: Litestar adds its own to a path that has none yet."""
+        """Litestar's routes. Those for OPTIONS are first, because Litestar adds its own to a path that has none yet."""
         paths = sorted({path for handler in self.handlers for path in handler.paths})
         return (*(self._options(path) for path in paths), *self.handlers)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]] | None:
-        """Return the endpoint at a path as it was sent, and its path parameters; None for what Litestar answers."""
+        """Return the endpoint at an encoded path, and its path parameters; None if Litestar must route the request."""
         node, given = self._tree, list[str]()
         for segment in path.split("/"):
             deeper = node.get(segment)
@@ -554,21 +554,21 @@ class RouteTable:
                     return None
                 given.append(segment)
             node = deeper
-        found = node.get(_HERE, {}).get(method)
+        found = node.get(_METHODS_KEY, {}).get(method)
         return found and (found[0], dict(zip(found[1], given, strict=True)))
 
     def _add(self, template: str, handler: HTTPRouteHandler) -> None:
         node = self._tree
         for segment in template.split("/"):
             node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
-        methods = node.setdefault(_HERE, {})
+        methods = node.setdefault(_METHODS_KEY, {})
         endpoint: Endpoint | None = handler.opt.get(ENDPOINT)
         if endpoint is not None and endpoint.case.status is None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
             methods.update(dict.fromkeys(handler.http_methods, (endpoint, names)))
 
     def _options(self, path: str) -> HTTPRouteHandler:
-        """Return OPTIONS of a path. Litestar's own names the methods of the path's first handler only."""
+        """Return the OPTIONS handler of a path. Litestar's own lists the methods of the first handler only."""
         methods = {str(method) for handler in self.handlers if path in handler.paths for method in handler.http_methods}
         heads = {"HEAD"} if "GET" in methods else set[str]()
         allow = ", ".join(sorted(methods | heads | {"OPTIONS"}))

@@ -1,4 +1,4 @@
-"""Memories as bare arrays: what recall finds, what stands above and below one, and the versions of an entity."""
+"""Endpoints that return bare arrays: recalled memories, the hierarchy of a memory, and versions of an entity."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ _SEARCH_MEMORIES = Operation(
     role="read",
     tag="memories",
     summary="Find memories, as a bare array",
-    note="What else recall answers with is in headers.",
+    note="Headers carry the rest of the recall answer.",
     query=RecallQuery,
     answer=Body(RecalledMemory, memory_examples.RECALL_ANSWER_EXAMPLE.hits, many=True),
     errors=(*READ_ERRORS, "conflict", "gone"),
     headers=(
-        ("Kgserve-Withheld", "How many memories match and were left out, by why, as JSON"),
-        ("Kgserve-Degraded", "`true`: meaning is judged by words and letters alone"),
-        ("Kgserve-Index-Sequence", "The commit that the indexes have seen"),
-        ("Kgserve-Deleted-Entity", "The entity that was asked for, as JSON in ASCII, if it was deleted"),
+        ("Kgserve-Withheld", "Counts of matching memories that were omitted, by reason, as JSON"),
+        ("Kgserve-Degraded", "`true`: semantic search uses words and letters only"),
+        ("Kgserve-Index-Sequence", "Sequence of the last commit in the indexes"),
+        ("Kgserve-Deleted-Entity", "The requested entity, as JSON in ASCII, if it was deleted"),
     ),
     of_default=True,
 )
@@ -68,7 +68,7 @@ _RECALL_MEMORIES = Operation(
     role="read",
     tag="memories",
     summary="Find memories with the defaults for agents, as a bare array",
-    note="Ten memories of at most 2,000 tokens, with their neighbours in the graph. `q` may be called `query`.",
+    note="Ten memories of at most 2,000 tokens, with their neighbours in the graph. `query` is an alias of `q`.",
     query=AgentRecallQuery,
     answer=_SEARCH_MEMORIES.answer,
     errors=_SEARCH_MEMORIES.errors,
@@ -77,8 +77,8 @@ _RECALL_MEMORIES = Operation(
 )
 _RECALL_MEMORIES_BY = _RECALL_MEMORIES._replace(
     id="recallMemoriesBy",
-    summary="Find memories with the defaults for agents, by a body",
-    note="As GET, for long questions.",
+    summary="Find memories with the defaults for agents, from a JSON body",
+    note="Like GET, for long questions.",
     query=None,
     request=Body(AgentRecallRequest, AgentRecallRequest(query="which PostgreSQL?")),
     errors=(*_SEARCH_MEMORIES.errors, "too_large", "unsupported"),
@@ -87,43 +87,43 @@ _RECALL_MEMORIES_BY = _RECALL_MEMORIES._replace(
 
 @get("/api/memories/search", opt=described(_SEARCH_MEMORIES))
 async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The memories that fit a question, best and surest first: what POST answers with as `hits`.
+    """Return the memories that match a question, ranked by relevance and confidence: the `hits` of POST.
 
-    `types`, `tags` and `also` may be repeated. What else POST says of the answer is in headers.
+    `types`, `tags` and `also` may be repeated. Headers carry the other fields of POST's answer.
     """
-    return await _array(request, _asked(request, RecallQuery))
+    return await _array(request, _recall_request(request, RecallQuery))
 
 
 @get("/api/v1/recall", opt=described(_RECALL_MEMORIES))
 async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The ten memories that fit a question best, with their neighbours in the graph, of at most 2,000 tokens.
+    """Return the ten memories that match a question best, with their neighbours in the graph, up to 2,000 tokens.
 
-    `limit`, `expand` and `budget` say otherwise. `types`, `tags` and `also` may be repeated.
+    `limit`, `expand` and `budget` change these defaults. `types`, `tags` and `also` may be repeated.
     """
-    return await _array(request, _asked(request, AgentRecallQuery))
+    return await _array(request, _recall_request(request, AgentRecallQuery))
 
 
 @post("/api/v1/recall", status_code=200, opt=described(_RECALL_MEMORIES_BY))
 async def recall_memories_by(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """As GET answers, for questions that are too long for an address."""
+    """Return the same answer as GET, for questions that are too long for a URL."""
     service = service_of(request)
     asked = await json_of(request.scope["headers"], request.receive, service, AgentRecallRequest)
     return await _array(request, asked)
 
 
 async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Response[bytes]:
-    found = await _recalled(request, service_of(request), asked)
+    found = await _recall(request, service_of(request), asked)
     response = json_answer(msgspec.json.encode(found.hits))
     response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()
     response.headers["kgserve-degraded"] = str(found.degraded).lower()
     response.headers["kgserve-index-sequence"] = str(found.index_sequence)
     if found.deleted_entity:
-        # A header holds ASCII alone, which msgspec does not keep to.
+        # Header values must be ASCII; msgspec would write UTF-8.
         response.headers["kgserve-deleted-entity"] = json.dumps(msgspec.to_builtins(found.deleted_entity))
     return response
 
 
-async def _recalled(request: Request[Any, Any, Any], service: Service, asked: RecallRequest) -> RecallAnswer:
+async def _recall(request: Request[Any, Any, Any], service: Service, asked: RecallRequest) -> RecallAnswer:
     graph = graph_of(request.scope, service)
     try:
         return await service.admission.run("reads", recall_stores.recall, graph, asked)
@@ -133,7 +133,7 @@ async def _recalled(request: Request[Any, Any, Any], service: Service, asked: Re
         return EMPTY_RECALL
 
 
-def _asked(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
+def _recall_request(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
     given = query_of(request.scope["query_string"], kind, repeated=_RECALL_LISTS, passed=OF_DEFAULT)
     values = msgspec.structs.asdict(given)
     if isinstance(given, AgentRecallQuery):
@@ -146,9 +146,9 @@ def _asked(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecall
 def _one_query(query: str | None, same: str | None) -> str:
     found = same if query is None else query
     if found is None:
-        raise InvalidInput.at("q", "is required: what to look for")
+        raise InvalidInput.at("q", "is required; send the question")
     if same is not None and same != found:
-        raise InvalidInput.at("query", "says something else than q; send one of them")
+        raise InvalidInput.at("query", "differs from q; send one of them")
     return found
 
 
@@ -156,7 +156,7 @@ def _metadata(text: str) -> dict[str, Scalar]:
     try:
         return decode_json(text.encode(), dict[str, Scalar])
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InvalidInput.at("metadata", "is not a JSON object of texts, numbers, true, false and null") from error
+        raise InvalidInput.at("metadata", "must be a JSON object of texts, numbers, true, false and null") from error
 
 
 _ENTITY_HISTORY = Operation(
@@ -175,13 +175,14 @@ _ENTITY_HISTORY = Operation(
 
 @get("/api/v1/entities/{id:str}/history", opt=described(_ENTITY_HISTORY))
 async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """One entry per version: when it was true, as its writer said or else as it was recorded; null: it still is.
+    """List the versions of an entity with the time in which each was true; an end of null means that it still is.
 
-    Those of a memory that was superseded are in the order in which they were true, the present one last; a correction
-    makes none. Of any other node each state that was recorded is a version.
+    The time is the valid time that the writer gave, or else the time of recording. Versions of a superseded memory are
+    ordered by valid time, the current one last; corrections are not versions. For any other node, each recorded state
+    is a version.
 
-    The entity's id is percent-encoded as one segment. A page ends at `limit`, or at 16 MiB of text; another one begins
-    after the `sequence` of its last version, as the header `Link` says.
+    Percent-encode the entity's id as one segment. A page ends at `limit`, or at 16 MiB of text. The header `Link` names
+    the next page, which begins after the `sequence` of the last version.
     """
     service = service_of(request)
     wanted = query_of(request.scope["query_string"], EntityHistoryQuery, passed=OF_DEFAULT)
@@ -217,35 +218,35 @@ def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: b
 _CHILDREN = _operation(
     *("childrenOfMemory", "List the memories directly below one", BelowQuery),
     paged=True,
-    note="A bare array in the order of ids.",
+    note="A bare array ordered by id.",
 )
 _DESCENDANTS = _operation(
     *("descendantsOfMemory", "List the memories below one, at any depth", BelowQuery),
     paged=True,
-    note="A bare array in the order of ids; each memory has its `depth`.",
+    note="A bare array ordered by id; each memory has its `depth`.",
 )
 _ANCESTORS = _operation("ancestorsOfMemory", "List the memories above one, nearest first", HierarchyQuery, paged=False)
 
 
 @get(f"{_MEMORY_PATH}/children", opt=described(_CHILDREN))
 async def children(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The memories directly below one that are true now, or then with `as_of`, in the order of their ids."""
+    """List the memories directly below one that are true now, or at the time of `as_of`, ordered by id."""
     return await _page(request, "children", hierarchy.children)
 
 
 @get(f"{_MEMORY_PATH}/descendants", opt=described(_DESCENDANTS))
 async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The memories below one that are true now, or then with `as_of`, in the order of their ids, each with its depth.
+    """List the memories below one that are true now, or at the time of `as_of`, ordered by id, with their depth.
 
-    A page ends at `limit`, or once it has looked at 20,000 memories: it may be short, or empty, with a `Link` to the
-    next one. With `as_of` there may be 10,000 of them at most.
+    A page ends at `limit`, or after 20,000 examined memories: it may be short, or empty, with a `Link` to the next one.
+    With `as_of` the limit is 10,000 memories in total.
     """
     return await _page(request, "descendants", hierarchy.descendants)
 
 
 @get(f"{_MEMORY_PATH}/ancestors", opt=described(_ANCESTORS))
 async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The memories above one that are true now, or then with `as_of`: its parent, the parent of that, up to 100."""
+    """List the memories above one that are true now, or at the time of `as_of`, nearest first, at most 100."""
     wanted, service = query_of(request.scope["query_string"], HierarchyQuery, passed=OF_DEFAULT), service_of(request)
     asked = AncestorsRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
     graph = service.graphs.graph(store_of(request.scope, service))

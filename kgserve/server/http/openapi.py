@@ -1,7 +1,6 @@
-"""The API description, OpenAPI 3.1, built from what the handlers say about themselves; and the pages that show it.
+"""OpenAPI documents (3.1 and 3.0), built from the handlers' Operations, and the pages that show them.
 
-Litestar's own generator loses ``additionalProperties: false`` and describes numbers so that integers match twice;
-msgspec's schemas of the same Structs are exact, so the document is made from those.
+The schemas are msgspec's. Litestar's generator loses ``additionalProperties: false`` and lets integers match two types.
 """
 
 from __future__ import annotations
@@ -62,13 +61,12 @@ TAG_DESCRIPTIONS = {
     "backup": "Back up stores, and create stores from backups",
     "service": "Observe and manage the server",
 }
-# 3.0 has schemas of its own: null is no type but a property of others, an exclusive bound is a truth beside the bound,
-# and nothing stands beside a reference. What it has no word for (names of properties) is left out, so that a schema may
-# let through what the operation refuses, but never the other way round.
+# OpenAPI 3.0 has its own schema dialect: null is a property of other types, exclusive bounds are booleans, and a
+# reference has no siblings. Unsupported keywords are dropped: a schema may accept more than the operation, never less.
 _VERSION_30 = "3.0.3"
 _UNKNOWN_KEYWORDS = frozenset({"propertyNames", "patternProperties", "unevaluatedProperties", "$comment"})
 _NONE_REQUIRED = ("required", [])
-"""There it may not be empty."""
+"""Not allowed in 3.0, where ``required`` must not be empty."""
 _BOUNDS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _TYPE_NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 _LITERAL = frozenset({"example", "examples", "default"})
@@ -88,15 +86,15 @@ _PARAMETERS: dict[str, Json] = {
 _OF_DEFAULT: tuple[Json, ...] = tuple(
     {"name": name, "in": place, "required": False, "description": text, "schema": _PARAMETERS["store"]["schema"]}
     for name, place, text in (
-        (STORE_PARAMETER, "query", "Name of the store; left out: that of the header, or else the default store"),
-        (STORE_HEADER, "header", "Name of the store, where the query has none"),
+        (STORE_PARAMETER, "query", "Name of the store; default: from the header, or else the default store"),
+        (STORE_HEADER, "header", "Name of the store, if the query has none"),
     )
 )
 _FIELD_NAMES: Json = {
     "name": FIELD_NAMES_PARAMETER,
     "in": "query",
     "required": False,
-    "description": "Fields of the answer as versioned writes name them: `lineage_id`, `kind`, `metadata`",
+    "description": "Return fields under the names of versioned writes: `lineage_id`, `kind`, `metadata`",
     "schema": {"enum": [VERSIONED_FIELD_NAMES]},
 }
 _SECURITY_SCHEMES: dict[str, Json] = {
@@ -104,13 +102,13 @@ _SECURITY_SCHEMES: dict[str, Json] = {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "kgs_…",
-        "description": "A key of `kgserve keys create`; a server on a loopback address that has none asks for none.",
+        "description": "A key from `kgserve keys create`; a server on a loopback address without keys requires none.",
     }
 }
 
 
 def describe(app: Litestar) -> bytes:
-    """The document for all routes of ``app`` whose handlers carry an Operation, as JSON."""
+    """Return the OpenAPI 3.1 document, as JSON, for all routes of ``app`` whose handlers have an Operation."""
     operations = list(_operations(app))
     paths: dict[str, Json] = {}
     for path, method, handler, operation in operations:
@@ -166,7 +164,11 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
 
 
 def _text(path: str, handler: HTTPRouteHandler, operation: Operation) -> str:
-    need = "Needs no key." if path in PUBLIC_PATHS else f"Where keys are needed: one with the role {operation.role}."
+    need = (
+        "Requires no key."
+        if path in PUBLIC_PATHS
+        else f"Requires a key with the role {operation.role}, if there are keys."
+    )
     return f"{cleandoc(handler.fn.__doc__ or '')}\n\n{need}"
 
 
@@ -189,7 +191,7 @@ def _header(text: str) -> Json:
     return {"description": text, "schema": {"type": "string"}}
 
 
-_REQUEST_ID = {"X-Request-Id": _header("The request's id: the one sent along, or a new one")}
+_REQUEST_ID = {"X-Request-Id": _header("Id of the request: the one that the client sent, or a new one")}
 
 
 def _contents(*bodies: Body) -> Json:
@@ -227,7 +229,7 @@ def _query_parameters(operation: Operation) -> Iterator[Json]:
 
 
 def _without_null(schema: Json) -> Json:
-    """A query knows no null: what may be left out is left out."""
+    """Return the schema of a query parameter, which cannot be null, only omitted."""
     match schema:
         case {"anyOf": [one, {"type": "null"}], "default": None, **more}:
             return more | one
@@ -251,7 +253,7 @@ def _problem(code: str) -> Json:
         "type": f"urn:kgserve:error:{code}",
         "title": kind.title,
         "status": kind.status,
-        "detail": "a sentence about what happened",
+        "detail": "a sentence that says what was wrong",
         "instance": "urn:kgserve:request:5f0c9a3e1b7d2486",
     }
     schema = {"$ref": _SCHEMA_REFERENCE.format(name="Problem")}
@@ -262,7 +264,7 @@ _OPENAPI = Operation(
     id="openapi",
     role="read",
     tag="service",
-    summary="Describe this interface in OpenAPI 3.1",
+    summary="Describe this API in OpenAPI 3.1",
     note="For programs, with examples.",
     answer=Body(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
 )
@@ -270,15 +272,15 @@ _OPENAPI_30 = Operation(
     id="openapi30",
     role="read",
     tag="service",
-    summary="Describe this interface in OpenAPI 3.0",
-    note="For client generators that know no later version; `make openapi` generates a client and uses it.",
+    summary="Describe this API in OpenAPI 3.0",
+    note="For client generators without support for 3.1; `make openapi` generates a client and uses it.",
     answer=Body(None, {"openapi": _VERSION_30, "info": {"title": "kgserve"}}),
 )
 _DOCS = Operation(
     id="docs",
     role="read",
     tag="service",
-    summary="Show this description to read and to try out",
+    summary="Show the API reference, to read and to try out",
     note="For people, in a browser.",
     answer=Body(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
@@ -289,26 +291,26 @@ _DOCS_POLICY = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""What the page may do. ``no-cache``: it is asked each time whether it has changed, which its tag tells."""
+"""Response headers of the documentation pages. ``no-cache``: browsers revalidate them by ETag."""
 
 
 @get("/openapi.json", opt=described(_OPENAPI))
 async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """An OpenAPI 3.1 document of every operation, with schemas and examples."""
-    return _document(await _described(request.app))
+    """Return an OpenAPI 3.1 document of every operation, with schemas and examples."""
+    return _document(await _cached_document(request.app))
 
 
 @get("/openapi-3.0.json", opt=described(_OPENAPI_30))
 async def openapi_30(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The same in OpenAPI 3.0, for generators of clients that know no later version. It lets through a little more."""
+    """Return the document in OpenAPI 3.0, for client generators without support for 3.1; it is more lenient."""
     state = request.app.state
     if "openapi_30" not in state:
-        state["openapi_30"] = msgspec.json.encode(as_openapi_30(decode_json(await _described(request.app))))
+        state["openapi_30"] = msgspec.json.encode(as_openapi_30(decode_json(await _cached_document(request.app))))
     return _document(state["openapi_30"])
 
 
-async def _described(app: Litestar) -> bytes:
-    """Made when somebody asks: it takes half of what making the application does, and most servers are never asked."""
+async def _cached_document(app: Litestar) -> bytes:
+    # Built on first use: it takes half as long as creating the application, and most servers never need it.
     if "openapi" not in app.state:
         app.state["openapi"] = await asyncio.to_thread(describe, app)
     return app.state["openapi"]
@@ -334,31 +336,31 @@ _HTML, _CSS, _SCRIPT = (
 
 @get("/docs", opt=described(_DOCS))
 async def docs() -> Response[bytes]:
-    """A page that renders this description in the browser. It loads nothing from elsewhere."""
+    """Return a page that renders the API reference in the browser. It loads nothing from other sites."""
     return _HTML
 
 
 @get("/docs/docs.css")
 async def docs_style() -> Response[bytes]:
-    """The page's style sheet."""
+    """Return the style sheet of the documentation page."""
     return _CSS
 
 
 @get("/docs/docs.js")
 async def docs_script() -> Response[bytes]:
-    """The page's script."""
+    """Return the script of the documentation page."""
     return _SCRIPT
 
 
 def as_openapi_30(document: Json) -> Json:
-    """A document of 3.1 as one of 3.0. What is given stays as it is."""
+    """Return an OpenAPI 3.1 document converted to 3.0. Does not modify ``document``."""
     made = _with_schemas(document)
     schemas = {name: _schema_30(each) for name, each in document["components"]["schemas"].items()}
     return made | {"openapi": _VERSION_30, "components": made["components"] | {"schemas": schemas}}
 
 
 def _with_schemas(part: Any) -> Any:
-    """A part of a document with every schema in it as 3.0 has them; examples are no part of it."""
+    """Return a part of a document with all its schemas converted to 3.0; examples stay unchanged."""
     if isinstance(part, list):
         return [_with_schemas(each) for each in part]
     if not isinstance(part, dict):
@@ -370,19 +372,19 @@ def _with_schemas(part: Any) -> Any:
 
 
 def _schema_30(schema: Json) -> Json:
-    """A schema of JSON Schema as 3.0 has it."""
-    found = dict(_words(schema))
+    """Return a JSON Schema converted to the dialect of 3.0."""
+    found = dict(_convert_keywords(schema))
     if schema.get("anyOf") or isinstance(schema.get("type"), list):
-        found |= _alternatives(found)
+        found |= _convert_alternatives(found)
     if "enum" in found:
-        found |= _choices(found["enum"])
+        found |= _enum_type(found["enum"])
     if "$ref" in found and len(found) > 1:
         found["allOf"] = [{"$ref": found.pop("$ref")}]
     return found
 
 
-def _words(schema: Json) -> Iterator[tuple[str, Any]]:
-    """The words of a schema, those in schemas below it included."""
+def _convert_keywords(schema: Json) -> Iterator[tuple[str, Any]]:
+    """Yield the converted keywords of a schema, nested schemas included."""
     for name, value in schema.items():
         match name:
             case "properties":
@@ -405,14 +407,14 @@ def _words(schema: Json) -> Iterator[tuple[str, Any]]:
         yield "items", {}
 
 
-def _alternatives(schema: Json) -> Json:
-    """What takes the place of alternatives, or of several types, of which null may be one."""
+def _convert_alternatives(schema: Json) -> Json:
+    """Return the keywords that replace ``anyOf`` or a list of types; null becomes ``nullable``."""
     several = schema.pop("type", None)
     choices: list[Json] = schema.pop("anyOf", None) or [{"type": each} for each in several]
     kept = [each for each in choices if not _is_null(each)]
     nullable = {"nullable": True} if len(kept) < len(choices) else {}
     if len(kept) > 1:
-        # Beside a type alone it says that null is taken, too; an empty schema takes it anyway.
+        # ``nullable`` needs a type; a schema without one accepts null anyway.
         return {"anyOf": [each | nullable if "type" in each else each for each in kept]}
     [one] = kept
     if "$ref" in one:
@@ -424,8 +426,8 @@ def _is_null(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "null"
 
 
-def _choices(values: list[Any]) -> Json:
-    """The type of some values, if all have one: 3.0's generators look for it."""
+def _enum_type(values: list[Any]) -> Json:
+    """Return the common type of enum values, which generators for 3.0 expect."""
     types = {_TYPE_NAMES.get(type(each)) for each in values if each is not None}
     found: Json = {"type": types.pop()} if len(types) == 1 and None not in types else {}
     return found | ({"nullable": True} if None in values else {})

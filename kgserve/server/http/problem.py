@@ -1,7 +1,7 @@
-"""Errors on their way out: one table from code to status and title, and the RFC 9457 bodies.
+"""Error responses: the table from error codes to statuses and titles, and RFC 9457 problem documents.
 
-`render` takes any exception. What kgserve did not raise on purpose, and what it raised as ``internal``, is answered
-with "internal error" and the request id alone; the traceback goes to the log under that id.
+`render` accepts any exception. Unexpected exceptions and `Internal` produce "internal error" and the request id only;
+the traceback is logged under that id.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Header = tuple[bytes, bytes]
 log = structlog.get_logger()
 
 PROBLEM_JSON = "application/problem+json"
-CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
+CLIENT_LEFT = 499  # never sent; shown in the access log, as nginx does
 REFUSED = "refused"
-"""The key of the scope's state under which an error's code is left for the count of refusals."""
+"""Key of the scope's state for the error code that the metrics of refusals count."""
 
 RENAMED = "renamed"
-"""The key of the scope's state for that fields of answers are to have the names of versioned writes."""
+"""Key of the scope's state; set if the response uses the field names of versioned writes."""
 
 
 class ProblemKind(NamedTuple):
-    """What one error code looks like over HTTP."""
+    """HTTP status and title of an error code."""
 
     status: int
     title: str
@@ -54,30 +54,30 @@ class ProblemKind(NamedTuple):
 
 PROBLEM_KINDS: dict[str, ProblemKind] = {
     "invalid": ProblemKind(400, "Invalid input"),
-    "kind_not_allowed": ProblemKind(400, "Kind not taken by this store"),
+    "kind_not_allowed": ProblemKind(400, "Kind not allowed in this store"),
     "unauthenticated": ProblemKind(401, "Not authenticated"),
     "forbidden": ProblemKind(403, "Not allowed"),
     "not_found": ProblemKind(404, "Not found"),
     "elsewhere": ProblemKind(307, "Served by another node"),
     "method_not_allowed": ProblemKind(405, "Method not allowed"),
     "timeout": ProblemKind(408, "Time limit reached"),
-    "conflict": ProblemKind(409, "Conflict with the present state"),
-    "conflict_manual": ProblemKind(409, "Written beside another head"),
+    "conflict": ProblemKind(409, "Conflict with the current state"),
+    "conflict_manual": ProblemKind(409, "Written as a conflicting head"),
     "gone": ProblemKind(410, "No longer there"),
     "too_large": ProblemKind(413, "Too large"),
-    "url_too_long": ProblemKind(414, "Address too long"),
+    "url_too_long": ProblemKind(414, "URL too long"),
     "unsupported": ProblemKind(415, "Unsupported media type"),
-    "misdirected": ProblemKind(421, "Not the host you asked for"),
+    "misdirected": ProblemKind(421, "Misdirected request"),
     "limited": ProblemKind(429, "Too many requests"),
-    "head_too_large": ProblemKind(431, "Head too large"),
+    "head_too_large": ProblemKind(431, "Request headers too large"),
     "internal": ProblemKind(500, "Internal error"),
-    "unavailable": ProblemKind(503, "Not available at the moment"),
+    "unavailable": ProblemKind(503, "Temporarily unavailable"),
     "storage_full": ProblemKind(507, "Storage full"),
 }
 
 
 class MethodNotAllowed(KgserveError):
-    """The path exists, with other methods; ``allow`` is the header that names them."""
+    """The path exists, but not with this method; ``allow`` is the value of the Allow header."""
 
     code = "method_not_allowed"
 
@@ -87,39 +87,39 @@ class MethodNotAllowed(KgserveError):
 
 
 class Misdirected(KgserveError):
-    """The Host header names a machine that this server does not answer for."""
+    """The Host header names a host that this server does not serve."""
 
     code = "misdirected"
 
 
 class UrlTooLong(KgserveError):
-    """The address of the request is longer than a server takes."""
+    """The URL of the request exceeds the limit."""
 
     code = "url_too_long"
 
     @classmethod
     def over(cls, limit: int) -> Self:
-        """Over so many bytes."""
-        return cls(f"the address of the request is over {limit} bytes; send what is long in a body")
+        """Return the error for a URL of more than ``limit`` bytes."""
+        return cls(f"the URL of the request exceeds {limit} bytes; send long values in a body")
 
 
 class HeadTooLarge(KgserveError):
-    """The head of the request is larger than a server takes, or has too many lines."""
+    """The headers of the request exceed the limit of bytes or lines."""
 
     code = "head_too_large"
 
     @classmethod
     def over(cls, limit: int) -> Self:
-        """Over so many bytes, or lines."""
-        return cls(f"the head of the request is over {limit} bytes, or has too many lines; send fewer headers")
+        """Return the error for headers of more than ``limit`` bytes, or of too many lines."""
+        return cls(f"the request headers exceed {limit} bytes, or have too many lines; send fewer headers")
 
 
 class ClientLeft(Exception):
-    """The connection is gone; there is nobody to answer."""
+    """The client disconnected before the response."""
 
 
 class HttpAnswer(NamedTuple):
-    """A whole answer."""
+    """Complete response: status, headers and body."""
 
     status: int
     headers: list[Header]
@@ -127,27 +127,27 @@ class HttpAnswer(NamedTuple):
 
     @classmethod
     def of(cls, status: int, body: bytes, media: str, **headers: str) -> Self:
-        """Return an answer of a media type, with its length; in names of further headers ``_`` stands for ``-``."""
+        """Return a response with its content type and length; ``_`` in the names of further headers becomes ``-``."""
         given = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
         own = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
         return cls(status, [*given, *own], body)
 
 
 def render(error: Exception, request_id: str, target: str = "") -> HttpAnswer:
-    """The answer for ``error`` to a request for a ``target``, path and query; logs it when it is a defect of ours."""
+    """Return the response for ``error`` to a request for ``target`` (path and query). Logs internal errors."""
     known = _translated(error)
     kind = PROBLEM_KINDS[known.code]
     detail = str(known)
     if isinstance(known, Internal):
         log.error("internal_error", exc_info=error)
-        detail = "internal error; the server's log holds the details under this request id"
+        detail = "internal error; the server log has the details under this request id"
     problem = Problem(
         type=f"urn:kgserve:error:{known.code}",
         title=kind.title,
         status=kind.status,
         detail=detail,
         instance=f"urn:kgserve:request:{request_id}",
-        errors=_places(known),
+        errors=_field_errors(known),
         oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
         node=known.node if isinstance(known, ConflictManual) else msgspec.UNSET,
     )
@@ -155,23 +155,26 @@ def render(error: Exception, request_id: str, target: str = "") -> HttpAnswer:
 
 
 def reraise(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Leave an error to the gateway, as Litestar's exception handler: there all errors become answers."""
+    """Re-raise an error, as Litestar's exception handler: the gateway renders all errors."""
     raise error
 
 
 def is_passed_on(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether who asks would not go to another node: a page in a browser, whose key is for here, or who says so."""
+    """Return whether requests are forwarded rather than redirected to another node.
+
+    True for pages in a browser, whose key is valid at this node only, and for clients that send Kgserve-No-Redirect.
+    """
     return b"sec-fetch-mode" in headers or b"kgserve-no-redirect" in headers
 
 
 def target_of(scope: HTTPScope) -> str:
-    """Path and query of a request, as they were sent."""
+    """Return path and query of a request as they were sent."""
     path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 
 
 def code_of(error: Exception) -> str:
-    """The stable code of an error."""
+    """Return the stable code of an error."""
     return _translated(error).code
 
 
@@ -180,18 +183,18 @@ def _translated(error: Exception) -> KgserveError:
         case KgserveError():
             return error
         case HTTPException(status_code=404):
-            return NotFound("there is nothing at this path; /docs lists every operation")
+            return NotFound("no operation exists at this path; /docs lists every operation")
         case HTTPException(status_code=405):
             methods = {*dict(error.headers or {}).get("allow", "").split(", ")}
             allow = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
-            return MethodNotAllowed(f"this path takes {allow}", allow)
+            return MethodNotAllowed(f"this path accepts {allow}", allow)
         case HTTPException(status_code=400):
             return InvalidInput(error.detail)
         case _:
             return Internal(f"{type(error).__name__}: {error}")
 
 
-def _places(error: KgserveError) -> list[dict[str, str]] | msgspec.UnsetType:
+def _field_errors(error: KgserveError) -> list[dict[str, str]] | msgspec.UnsetType:
     if isinstance(error, InvalidInput) and error.errors:
         return [{"path": place.path, "message": place.message} for place in error.errors]
     return msgspec.UNSET

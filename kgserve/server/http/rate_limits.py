@@ -1,4 +1,4 @@
-"""Rate limits: token buckets of keys and of addresses."""
+"""Rate limits: token buckets per API key and per address."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 MAX_RATE_BUCKETS = 10_000
-"""Callers that are remembered; the one that was silent for longest is forgotten first, which refills its bucket."""
+"""Maximum number of buckets; the least recently used one is evicted first, which refills it."""
 BURST_SECONDS = 2
-"""A bucket holds what comes in so many seconds."""
+"""Size of a bucket in seconds of its rate."""
 FAILURES_PER_SECOND = 0.2
 FAILURE_BURST = 20.0
 is_local = lru_cache(maxsize=1024)(is_loopback)
-"""Whether an address is of this machine, whose programs need no key and are not limited."""
+"""Return whether an address is a loopback address; local programs need no key and are not limited."""
 
 
 class TokenBuckets:
-    """One token bucket per name: ``rate`` tokens come in each second, up to ``size``."""
+    """Token buckets by name, refilled with ``rate`` tokens per second up to ``size``."""
 
     def __init__(self, rate: float, size: float, clock: Callable[[], float], most: int = MAX_RATE_BUCKETS) -> None:
         self._rate = rate
@@ -41,9 +41,9 @@ class TokenBuckets:
         return len(self._buckets)
 
     def take(self, name: str) -> float:
-        """Take a token; 0, or the seconds after which there will be one."""
+        """Take a token and return 0; if the bucket is empty, return the seconds until the next token."""
         now = self._clock()
-        tokens = self._content(name, now)
+        tokens = self._tokens(name, now)
         taken = tokens >= 1
         self._buckets[name] = (tokens - 1 if taken else tokens, now)
         self._buckets.move_to_end(name)
@@ -51,13 +51,13 @@ class TokenBuckets:
             self._buckets.popitem(last=False)
         return 0.0 if taken else (1 - tokens) / self._rate
 
-    def _content(self, name: str, now: float) -> float:
-        tokens, then = self._buckets.get(name, (self._size, now))
-        return min(self._size, tokens + (now - then) * self._rate)
+    def _tokens(self, name: str, now: float) -> float:
+        tokens, updated = self._buckets.get(name, (self._size, now))
+        return min(self._size, tokens + (now - updated) * self._rate)
 
 
 class RateLimits:
-    """The limits of one server, in requests per second; 0 turns off the one for requests."""
+    """Rate limits of one server, in requests per second; 0 disables the limit for requests."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
@@ -65,7 +65,7 @@ class RateLimits:
         self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURE_BURST, clock)
 
     def admit(self, caller: Caller, address: str) -> None:
-        """Count a request of a key, or of an address without a key. Raises Limited."""
+        """Count a request of an API key, or of an address without a key. Raises Limited."""
         if self._requests is None:
             return
         if caller.key_id is not None:
@@ -73,13 +73,13 @@ class RateLimits:
         else:
             wait, who = self._requests.take(network_of(address)), address
         if wait:
-            raise Limited(f"more than {self.rate:g} requests per second of {who}; slow down", math.ceil(wait))
+            raise Limited(f"more than {self.rate:g} requests per second from {who}; slow down", math.ceil(wait))
 
     def failed(self, address: str) -> None:
-        """A key was wrong. Raises Limited when that happened too often.
+        """Count a request with a wrong key. Raises Limited when an address sends too many.
 
-        It keeps no right key out: one program with an old key, or one stranger behind the same router or proxy, would
-        lock out all others. Looking at a key costs less than refusing one, and 256 random bits are not guessed.
+        The limit never applies to valid keys, so that one program with an old key cannot lock out others behind the
+        same router or proxy.
         """
         if wait := self._failures.take(network_of(address)):
             raise Limited(f"too many wrong keys from {address}; wait", math.ceil(wait))

@@ -1,6 +1,6 @@
-"""What a request says: names in its path, its query, its headers and its body as Structs.
+"""Decoding of requests: path, query, headers and body as Structs.
 
-Every fault is an error with a sentence and, where known, its place.
+Every decoding error has a message and, where known, the name of the field.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 Into = TypeVar("Into", bound=msgspec.Struct)
 SERVICE = "service"
-"""The key of a request's state for its `Service`."""
+"""Key of a request's state for its `Service`."""
 REPLICA_READ = "replica_read"
-"""The key of a request's state for the replicas that may answer it."""
+"""Key of a request's state for its `ReplicaRead`; set if a replica may serve it."""
 READ, AT_LEAST = READ_FROM_HEADER.lower().encode(), MIN_SEQUENCE_HEADER.lower().encode()
 _COPY_HEADERS = frozenset({READ, AT_LEAST})
 _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 NO_NAMES: frozenset[str] = frozenset()
 OF_DEFAULT = frozenset({STORE_PARAMETER})
-"""What `asked_store` reads."""
+"""Query parameters that `asked_store` reads."""
 RENAMING_PARAMETERS = frozenset({FIELD_NAMES_PARAMETER})
-"""What `asks_versioned_names` reads."""
+"""Query parameters that `asks_versioned_names` reads."""
 NAMES_ASKED = FIELD_NAMES_PARAMETER.encode()
-"""Stands in each query in which it may find any."""
-MAX_INLINE_JSON_BYTES = 64 << 10  # decoding this much takes about 0.1 ms, less than the way to a thread and back
+"""Substring of every query that contains such a parameter."""
+MAX_INLINE_JSON_BYTES = 64 << 10  # decoding this much (0.1 ms) is faster than a switch to a thread and back
 FORM = "application/x-www-form-urlencoded"
 NDJSON_TYPES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
@@ -65,7 +65,7 @@ _SEPARATOR = re.compile(r"(?<!\\),")
 
 
 class Service(NamedTuple):
-    """What handlers work with: the stores that the caller may see, threads, streams, and other nodes."""
+    """Dependencies of request handlers: stores that the caller may access, threads, event streams and other nodes."""
 
     graphs: Graphs
     admission: Admission
@@ -75,44 +75,44 @@ class Service(NamedTuple):
 
 
 def service_of(request: Request[Any, Any, Any]) -> Service:
-    """Return the service as the caller of this request may use it."""
+    """Return the service, restricted to the stores of the request's caller."""
     return cast("Service", request.scope["state"][SERVICE])
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:
-    """Who asks; the edge has found out before routing."""
+    """Return the caller that the gateway authenticated."""
     return cast("RequestContext", request.scope["state"]["request_context"]).caller
 
 
 def path_text(request: Request[Any, Any, Any], name: str) -> str:
-    """The path parameter ``name``, percent-decoded once. Routing saw it still encoded, so it may hold slashes."""
+    """Return the path parameter ``name``, percent-decoded once, after routing; it may contain slashes."""
     return decoded(request.path_params[name], name)
 
 
 def decoded(segment: str, name: str) -> str:
-    """A segment of a path, percent-decoded once."""
+    """Return a path segment, percent-decoded once. Raises InvalidInput."""
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:
-        fault = FieldError(name, "percent-encoded bytes that are not UTF-8")
+        fault = FieldError(name, "percent-encoded bytes are not UTF-8")
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
 
 
 def parse_replica_headers(scope: HTTPScope, operation: Operation) -> ReplicaRead | None:
-    """Return how a replica of the store may answer; None when it may not. Raises InvalidInput."""
+    """Return the conditions under which a replica may answer; None if none may. Raises InvalidInput."""
     if operation.role != "read" or operation.answer.media == EVENT_STREAM_MEDIA_TYPE:
         return None
     sent = {name: value for name, value in scope["headers"] if name in _COPY_HEADERS}
     if sent[READ] != b"copy":
-        _refuse_header(READ_FROM_HEADER, "is `copy`, or left out")
+        _refuse_header(READ_FROM_HEADER, "must be `copy`, or omitted")
     at_least = sent.get(AT_LEAST, b"0")
     if not at_least.isdigit():
-        _refuse_header(MIN_SEQUENCE_HEADER, "is the `sequence` of a commit")
+        _refuse_header(MIN_SEQUENCE_HEADER, "must be the `sequence` of a commit")
     return ReplicaRead(int(at_least))
 
 
 def read_from(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
-    """What says of which commit an answer is that may be from a copy, unless its headers do."""
+    """Return the header with the commit sequence that a replica answered from, unless ``headers`` has it already."""
     copies: ReplicaRead | None = scope["state"].get(REPLICA_READ)
     if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
         return ()
@@ -124,16 +124,16 @@ def _refuse_header(name: str, message: str) -> NoReturn:
 
 
 class AskedStore(NamedTuple):
-    """The store that a request is about; whether it was ``named``, or is the default."""
+    """Store of a request; ``named`` unless it is the default store."""
 
     name: str
     named: bool
 
 
 def asked_store(scope: HTTPScope, default: str) -> AskedStore:
-    """The store of a request whose path names none: that of the query, else that of the header, else the default.
+    """Return the store of a request whose path names none: from the query, else the header, else the default.
 
-    Raises InvalidInput for a header that no store can be called, also where the query counts.
+    Raises InvalidInput for a header that is not a valid store name, even if the query names the store.
     """
     header = STORE_HEADER.lower().encode()
     sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == header), None)
@@ -155,7 +155,7 @@ def _check_header(name: str) -> None:
 
 
 def graph_of(scope: HTTPScope, service: Service) -> Graph:
-    """The store that a request is about: that of its path, or what it says otherwise."""
+    """Return the store of a request: from its path, or else as `asked_store` finds it."""
     given = scope["path_params"].get("store")
     if given is not None:
         return service.graphs.graph(decoded(given, "store"))
@@ -164,21 +164,21 @@ def graph_of(scope: HTTPScope, service: Service) -> Graph:
 
 
 def store_of(scope: HTTPScope, service: Service) -> str:
-    """The name of that store."""
+    """Return the name of the store of a request."""
     return graph_of(scope, service).name
 
 
 def is_yet_to_be_made(error: NoStore, graph: Graph) -> bool:
-    """Whether the store that is not there is the default one, which nobody has named."""
+    """Return whether the missing store is the default one, and the request did not name it."""
     return graph.is_default and error.store == graph.name and not isinstance(error, Hidden)
 
 
 def asks_versioned_names(query: bytes) -> bool:
-    """Whether an answer shall have the fields' names of versioned writes. Raises InvalidInput for any others."""
+    """Return whether the response uses the field names of versioned writes. Raises InvalidInput for unknown values."""
     given = [value for name, value in _pairs(query) if name == FIELD_NAMES_PARAMETER] if NAMES_ASKED in query else []
     _once([FIELD_NAMES_PARAMETER] * len(given))
     if given and given != [VERSIONED_FIELD_NAMES]:
-        message = f"is {VERSIONED_FIELD_NAMES}, or left out"
+        message = f"must be {VERSIONED_FIELD_NAMES}, or omitted"
         raise InvalidInput(f"query: {FIELD_NAMES_PARAMETER}: {message}", (FieldError(FIELD_NAMES_PARAMETER, message),))
     return bool(given)
 
@@ -190,10 +190,11 @@ def query_of(
     repeated: frozenset[str] = NO_NAMES,
     passed: frozenset[str] = NO_NAMES,
 ) -> Into:
-    """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
+    """Decode the query as ``into``. Raises InvalidInput for parameters that are unknown, repeated or out of bounds.
 
-    Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists: they may
-    be repeated, and a value may hold several, as `comma_separated` reads them. Those in ``passed`` are for another.
+    lists: parameters that may be repeated; their values are joined with commas.
+    repeated: list parameters; they may be repeated, and each value may hold several items (`comma_separated`).
+    passed: parameters to ignore, because other code reads them.
     """
     names = aliases_of(into)
     pairs = [(names.get(name, name), value) for name, value in _pairs(text) if name not in passed]
@@ -212,7 +213,7 @@ def query_of(
 def comma_separated(values: Iterable[str]) -> list[str]:
     r"""Return the items of lists whose items are separated by commas; ``\,`` is a comma within an item.
 
-    Items without text are left out: a parameter without a value says nothing.
+    Empty items are omitted.
     """
     items = (item for value in values for item in _SEPARATOR.split(value))
     return [item.replace(r"\,", ",") for item in items if item]
@@ -231,16 +232,16 @@ def _once(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidInput(f"query: {name} is given twice", (FieldError(name, "given twice"),))
+            raise InvalidInput(f"query: {name} is given more than once", (FieldError(name, "given more than once"),))
         seen.add(name)
 
 
 async def json_of(
     headers: Headers, receive: Receive, service: Service, into: type[Into], *, optional: bool = False
 ) -> Into:
-    """The body as ``into``; ``optional``: without a body all is left out, whatever its headers say of it.
+    """Decode the JSON body as ``into``; if ``optional``, an empty body yields the defaults.
 
-    Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived.
+    Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when the client disconnects before the end.
     """
     if not optional:
         _check_headers(headers, _is_json)
@@ -249,23 +250,23 @@ async def json_of(
         return into()
     if optional:
         _check_headers(headers, _is_json)
-    return await _decoded(service, body, into)
+    return await _decode_in_thread_if_large(service, body, into)
 
 
 def chunks_of(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
-    """The body, of one of these media types, piece by piece, of any length.
+    """Return an iterator over the chunks of a body of one of these media types, without a limit of its length.
 
-    Raises Unsupported at once, ClientLeft when it breaks off.
+    Raises Unsupported immediately. The iterator raises ClientLeft when the client disconnects before the end.
     """
     _check_headers(request.scope["headers"], media.__contains__)
     return _chunks(request.receive)
 
 
 def decode(body: bytes, into: type[Into]) -> Into:
-    """JSON text as ``into``; of a key that an object holds twice the last one counts."""
+    """Decode JSON text as ``into``; for duplicate keys the last value counts. Raises InvalidInput."""
     body = body.removeprefix(BOM_UTF8)
     if not body.strip():
-        raise InvalidInput("the body is empty; a JSON object is expected")
+        raise InvalidInput("the body is empty; send a JSON object")
     try:
         return _decode_either(body, into)
     except msgspec.ValidationError as error:
@@ -280,24 +281,24 @@ def decode(body: bytes, into: type[Into]) -> Into:
 
 
 def _decode_either(body: bytes, into: type[Into]) -> Into:
-    """Decode a body by the names of the fields or, where that fails, by their aliases."""
+    """Decode a body by field names, or by field aliases if that fails."""
     try:
         return decode_json(body, into)
     except msgspec.ValidationError:
-        if renamed := _under_own_names(body, into):
+        if renamed := _decode_aliases(body, into):
             return renamed
         raise
 
 
 def aliases_of(into: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Other names of a request's fields, that callers may use as well."""
+    """Return the aliases of a request's fields: alias to field name."""
     return getattr(into, "field_aliases", {})
 
 
-def _under_own_names(body: bytes, into: type[Into]) -> Into | None:
-    """The request of a body that uses other names of fields; None where it uses none.
+def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
+    """Return the request of a body that uses field aliases; None if it uses none.
 
-    Raises InvalidInput for a value that does not fit, and for two names of one field with different values.
+    Raises InvalidInput for invalid values, and for an alias whose value differs from that of its field.
     """
     names = aliases_of(into)
     if not names:
@@ -309,7 +310,7 @@ def _under_own_names(body: bytes, into: type[Into]) -> Into | None:
     for name, value in cast("dict[str, Any]", given).items():
         own = names.get(name, name)
         if values.setdefault(own, value) != value:
-            raise InvalidInput.at(name, f"is another name of {own}, which says something else; send one of them")
+            raise InvalidInput.at(name, f"is an alias of {own}, which has a different value; send one of them")
     try:
         return convert(values, into)
     except msgspec.ValidationError as error:
@@ -320,10 +321,10 @@ def _under_own_names(body: bytes, into: type[Into]) -> Into | None:
 def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:
     encoding = _header(headers, b"content-encoding").strip().lower()
     if encoding not in {"", "identity"}:
-        raise Unsupported(f"content-encoding {encoding[:40]} is not taken; send the body as it is")
+        raise Unsupported(f"content-encoding {encoding[:40]} is not supported; send the body unencoded")
     media = _header(headers, b"content-type").partition(";")[0].strip().lower()
     if media and not fits(media) and not (media == FORM and not _from_browser(headers)):
-        raise Unsupported(f"content-type {media[:80]} is not taken here")
+        raise Unsupported(f"content-type {media[:80]} is not supported here")
 
 
 def _is_json(media: str) -> bool:
@@ -331,12 +332,12 @@ def _is_json(media: str) -> bool:
 
 
 def _from_browser(headers: Headers) -> bool:
-    """Whether a page may have sent it: a form needs no preflight, and browsers mark what pages send."""
+    """Return whether a web page may have sent the request; forms need no preflight, but browsers add these headers."""
     return any(name in {b"origin", b"sec-fetch-site"} for name, _ in headers)
 
 
 def _header(headers: Headers, wanted: bytes) -> str:
-    """The value of the first header of this name; nothing when there is none."""
+    """Return the value of the first header of this name, or an empty text."""
     return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
 
 
@@ -355,7 +356,7 @@ async def _body(headers: Headers, receive: Receive, service: Service) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _decoded(service: Service, body: bytes, into: type[Into]) -> Into:
+async def _decode_in_thread_if_large(service: Service, body: bytes, into: type[Into]) -> Into:
     return (
         decode(body, into)
         if len(body) <= MAX_INLINE_JSON_BYTES
@@ -365,12 +366,12 @@ async def _decoded(service: Service, body: bytes, into: type[Into]) -> Into:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(
-        f"the body is over {limit // MEBIBYTE} MiB; send smaller batches, use import, or raise --max-body-mb"
+        f"the body exceeds {limit // MEBIBYTE} MiB; send smaller batches, use import, or raise --max-body-mb"
     )
 
 
 async def client_left(receive: Receive) -> None:
-    """Wait until the client has left, reading its body into nothing."""
+    """Wait until the client disconnects, discarding what it sends."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

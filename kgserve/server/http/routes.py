@@ -1,4 +1,4 @@
-"""The routes of the REST interface, and the handlers of metrics, the explorer and browser keys."""
+"""Routes of the REST interface, and the handlers of metrics, the explorer and browser keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _METRICS = Operation(
     role="read",
     tag="service",
     summary="Return metrics for Prometheus",
-    note="Of the stores that the key may see.",
+    note="Covers the stores that the key may access.",
     answer=Body(None, examples.METRICS_EXAMPLE, _PROMETHEUS),
     others=(Body(None, examples.OPENMETRICS_EXAMPLE, _OPENMETRICS),),
     errors=COMMON_ERRORS,
@@ -49,14 +49,13 @@ _METRICS = Operation(
 
 @get("/metrics", media_type=_PROMETHEUS, opt=described(_METRICS))
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """In Prometheus' text format, or in OpenMetrics' for who accepts that. No store is opened, and nothing waited for.
+    """Return metrics in Prometheus' text format, or in OpenMetrics' if the client accepts it. Opens no store.
 
-    A key that holds for some stores is shown the numbers of those that are open; one that holds for all of them, those
-    of the server as well.
+    A key for some stores gets the metrics of those that are open. A key for all stores also gets those of the server.
     """
     service = service_of(request)
-    moment = _moment(request, service)
-    # Not one of the threads for reads: when those are all busy is when somebody looks.
+    moment = _transport_state(request, service)
+    # Outside the threads for reads: metrics must be available when those are all busy.
     body, media_type = await asyncio.to_thread(
         ops.metrics,
         service.graphs,
@@ -64,11 +63,11 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         moment,
         request.headers.get("accept", ""),
     )
-    # To what is text, Litestar adds the charset itself.
+    # Litestar adds the charset to text media types.
     return Response(body, media_type=media_type.replace(_CHARSET, "") if media_type.startswith("text/") else media_type)
 
 
-def _moment(request: Request[Any, Any, Any], service: Service) -> ops.TransportState:
+def _transport_state(request: Request[Any, Any, Any], service: Service) -> ops.TransportState:
     state = request.app.state
     connections = cast("Connections | None", state.get("connections"))
     certificate = cast("Certificate | None", state.get("certificate"))
@@ -81,7 +80,7 @@ def _moment(request: Request[Any, Any, Any], service: Service) -> ops.TransportS
         certificate_ends=ends,
         quotas=(*service.admission.quotas, streams.quota),
     )
-    if connections is None:  # the application without its server
+    if connections is None:  # the application runs without its server
         return moment
     return msgspec.structs.replace(moment, connections=len(connections), refused=connections.refused.counts())
 
@@ -106,7 +105,7 @@ _REVALIDATE = "no-cache"
 
 
 class File(NamedTuple):
-    """A file of the page, with the headers that it is answered with."""
+    """Static file of the explorer, with its response headers."""
 
     body: bytes
     media: str
@@ -114,38 +113,38 @@ class File(NamedTuple):
 
     @classmethod
     def read(cls, source: Traversable) -> File:
-        """A browser keeps a file whose name has its hash, and asks whether another one has changed."""
+        """Read a file. Browsers cache files with a hash in their name forever, and revalidate all others."""
         body = source.read_bytes()
         cache = _CACHE_FOREVER if _HASHED.search(source.name) else _REVALIDATE
         headers = {**_EXPLORER_POLICY, "etag": etag_of(body), "cache-control": cache}
         return cls(body, _MEDIA[source.name.rpartition(".")[2]], headers)
 
     def answer(self) -> Response[bytes]:
-        """The file; that a browser has it already, the edge tells it by the tag."""
+        """Return the file as a response. The gateway answers 304 if the browser's ETag matches."""
         return Response(self.body, headers=self.headers, media_type=self.media)
 
 
-def _below(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, File]]:
+def _walk_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, File]]:
     for entry in folder.iterdir():
         if entry.is_dir():
-            yield from _below(entry, f"{prefix}{entry.name}/")
+            yield from _walk_files(entry, f"{prefix}{entry.name}/")
         else:
             yield f"{prefix}{entry.name}", File.read(entry)
 
 
-EXPLORER_FILES = dict(_below(_FOLDER))
-"""By path below ``/explorer/``."""
+EXPLORER_FILES = dict(_walk_files(_FOLDER))
+"""Files of the explorer by path below ``/explorer/``."""
 
 
 @get("/")
 async def page() -> Response[bytes]:
-    """The page."""
+    """Return the explorer's page."""
     return EXPLORER_FILES[_PAGE].answer()
 
 
 @get("/explorer/{name:path}")
 async def part(name: FromPath[str]) -> Response[bytes]:
-    """A script or style sheet of the page. Raises NotFound."""
+    """Return a script or style sheet of the explorer. Raises NotFound."""
     found = EXPLORER_FILES.get(name.removeprefix("/"))
     if found is None:
         raise NotFound("the explorer has no such file")
@@ -157,7 +156,7 @@ _BROWSER_KEY = Operation(
     role="admin",
     tag="service",
     summary="Create an API key for a page in a browser",
-    note="The key is for 12 hours, `read` or `write`, and kept in memory only. Requires the role admin.",
+    note="The key is valid for 12 hours, `read` or `write`, and kept in memory only. Requires the role admin.",
     request=Body(BrowserKeyRequest, {"role": "read"}, optional=True),
     answer=Body(BrowserKey, examples.BROWSER_KEY_EXAMPLE),
     errors=(*COMMON_ERRORS, "too_large", "unsupported"),
@@ -166,9 +165,9 @@ _BROWSER_KEY = Operation(
 
 @post("/api/browser-key", status_code=200, opt=described(_BROWSER_KEY))
 async def browser_key(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """It is for the stores of the key that asks, and ends after 12 hours, with that key, or with the server.
+    """Create an API key for the same stores. It expires after 12 hours, with the calling key, or with the server.
 
-    It is kept in memory alone. `kgserve open` hands it over behind the `#` of an address, which no server sees.
+    The key is kept in memory only. `kgserve open` passes it after the `#` of a URL, which browsers do not send.
     """
     scope = request.scope
     asked = await json_of(scope["headers"], request.receive, service_of(request), BrowserKeyRequest, optional=True)

@@ -1,7 +1,7 @@
-"""Server-sent events: their text, and the streams that are open.
+"""Server-sent events: encoding of events, and the registry of open streams.
 
-https://html.spec.whatwg.org/multipage/server-sent-events.html is the format. A block with an id and no data is no
-event, but the client remembers the id: that is how a stream says where it begins and how far it has come in silence.
+Format: https://html.spec.whatwg.org/multipage/server-sent-events.html. A block with an id and no data is not an event,
+but the client remembers its id. The server sends such blocks to report its position at the start and in heartbeats.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _READER_THREADS = 4
 
 
 def event(kind: str, data: bytes, position: str | None) -> bytes:
-    """One event; ``data`` must be one line."""
+    """Encode one event; ``data`` must be one line."""
     name = f"id: {position}\nevent: {kind}\ndata: " if position is not None else f"event: {kind}\ndata: "
     return name.encode() + data + b"\n\n"
 
 
 def greeting(position: str) -> bytes:
-    """The first thing on a stream: how long to wait before coming back, and from where on."""
+    """Encode the first block of a stream: the reconnection delay and the position at which the stream begins."""
     return f"retry: {RETRY_MILLISECONDS}\n{_id(position)}\n".encode()
 
 
 def heartbeat(position: str) -> bytes:
-    """A sign of life."""
+    """Encode a heartbeat: a comment and the current position."""
     return f": heartbeat\n{_id(position)}\n".encode()
 
 
 def dropped(position: str, reason: str) -> bytes:
-    """The last event of a stream that could not go on: why, and from which id to resume."""
+    """Encode the last event of a stream that the server ends: the reason, and the id from which to resume."""
     return event("dropped", msgspec.json.encode({"reason": reason, "resume": position}), position or None)
 
 
@@ -54,7 +54,7 @@ def _id(position: str) -> str:
 
 
 class OpenStream:
-    """What one open stream waits on: news, or the end."""
+    """One open event stream: wakes when events arrive or the stream must end."""
 
     def __init__(self, rounds: FairCallbackQueue, owner: str) -> None:
         self.scope = CancelScope()
@@ -65,25 +65,25 @@ class OpenStream:
         self._woken = False
 
     def wake(self) -> None:
-        """There is news; from any thread. Calls that come before it is looked at cost nothing."""
+        """Report new events; from any thread. Repeated calls before the next `clear` are ignored."""
         if not self._woken:
             self._woken = True
             self._rounds.soon(self._owner, self._news.set)
 
     def clear(self) -> None:
-        """Forget what has woken it: `wait` waits for what comes from here on."""
+        """Reset the signal, so that `wait` waits for the next `wake`."""
         self._woken = False
         self._news.clear()
 
     async def wait(self, seconds: float) -> bool:
-        """Whether there was news within a time."""
+        """Wait for `wake`; return False if ``seconds`` pass first."""
         with anyio.move_on_after(seconds):
             await self._news.wait()
             return True
         return False
 
     def stop(self) -> None:
-        """End the stream: in order, or at once when it is waiting for its client to read."""
+        """End the stream gracefully, or immediately while it waits for its client to read."""
         self.stopped = True
         self._news.set()
         if self.sending:
@@ -91,36 +91,37 @@ class OpenStream:
 
 
 class Streams:
-    """The open event streams of one application, and the threads that read journals for them."""
+    """Open event streams of one application, and the threads that read journals for them."""
 
     def __init__(self, most: int, most_of_one: int, rounds: FairCallbackQueue) -> None:
         self._most = most
         self._rounds = rounds
-        self.quota = Quota("event_streams", most_of_one, "event streams of yours are open already; close one first")
+        self.quota = Quota("event_streams", most_of_one, "of your event streams are already open; close one first")
         self._open: set[OpenStream] = set()
         self._threads = CapacityLimiter(_READER_THREADS)
         self._stopped = False
 
     @property
     def count(self) -> int:
-        """Streams that are open."""
+        """Number of open streams."""
         return len(self._open)
 
     @property
     def most(self) -> int:
-        """Streams that may be open."""
+        """Maximum number of open streams."""
         return self._most
 
     @contextmanager
     def open(self, owner: str | None) -> Generator[OpenStream]:
-        """One more stream of a key or an address, or of another node, which counts its own listeners.
+        """Register a stream until the end of the block.
 
-        Raises Limited when there are too many, Unavailable at a stop.
+        owner: API key or address; None for another node of the cluster, which counts the streams of its own callers.
+        Raises Limited when too many streams are open, Unavailable while the server is stopping.
         """
         if self._stopped:
             raise Unavailable("the server is stopping")
         if owner is not None and len(self._open) >= self._most:
-            raise Limited(f"{self._most} event streams are open already; close one first", RETRY_AFTER)
+            raise Limited(f"{self._most} event streams are already open; close one first", RETRY_AFTER)
         with nullcontext() if owner is None else self.quota.one(owner):
             self._rounds.begin()
             stream = OpenStream(self._rounds, owner or "")
@@ -131,11 +132,11 @@ class Streams:
                 self._open.discard(stream)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of ``work``, run in one of the threads for streams."""
+        """Run ``work`` in one of the threads for streams and return its result."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._threads)
 
     def stop(self) -> None:
-        """End all streams, and take no more."""
+        """End all streams and refuse new ones."""
         self._stopped = True
         for stream in tuple(self._open):
             stream.stop()

@@ -1,4 +1,4 @@
-"""TLS: the certificate that the server shows, and what is wrong with it, said before anybody connects."""
+"""TLS certificate of the server, checked at startup and on reload."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 WARN_DAYS = 14
-"""A certificate that ends within so many days is warned of."""
+"""Days before expiry at which the server logs a warning."""
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _MISMATCH = "KEY_VALUES_MISMATCH"
 
 
 class Certificate:
-    """A certificate with its key, in service until `reload` finds another one in their place."""
+    """Certificate chain and private key of the server, with their SSL context. `reload` reads the files again."""
 
     def __init__(self, chain: Path, key: Path) -> None:
-        """Raises InvalidInput when the two cannot be used."""
+        """Read the files. Raises InvalidInput when they cannot be used."""
         self._chain = chain
         self._key = key
         self.pem = ""
@@ -43,47 +43,50 @@ class Certificate:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Certificate | None:
-        """The one that was set, if any. Raises InvalidInput."""
+        """Return the certificate that the settings name, or None. Raises InvalidInput."""
         match settings.tls_cert, settings.tls_key:
             case None, None:
                 return None
             case chain, key if chain is not None and key is not None:
                 return cls(chain, key)
             case _:
-                raise InvalidInput("--tls-cert and --tls-key go together; give both, or neither to serve without TLS")
+                raise InvalidInput("--tls-cert and --tls-key must be given together, or neither to serve without TLS")
 
     def reload(self) -> None:
-        """Read both files again: connections that are made from now on see what they hold. Raises InvalidInput."""
-        text = _readable(self._chain)
-        if "ENCRYPTED" in _readable(self._key):
-            raise InvalidInput(f"{self._key} has a password; give the key without, in a file that only you can read")
-        # Tried out apart: a context that was given a certificate whose key does not fit is good for nothing.
+        """Read both files again; new connections use their content. Raises InvalidInput and keeps the old one."""
+        text = _read_pem(self._chain)
+        if "ENCRYPTED" in _read_pem(self._key):
+            raise InvalidInput(f"{self._key} has a password; use a key without one, in a file that only you can read")
+        # Checked in a context of its own first: a key that does not match makes a context unusable.
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self._load(self.context)
         _, begin, rest = text.partition(_BEGIN)
         self.pem = f"{begin}{rest.partition(_END)[0]}{_END}\n"
-        self._look_at_end()
+        self._check_expiry()
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
             context.load_cert_chain(self._chain, self._key, password="")
         except ssl.SSLError as error:
             differ = error.reason == _MISMATCH
-            reason = "the key belongs to another certificate" if differ else "one of them is no PEM file of its kind"
+            reason = "the key belongs to another certificate" if differ else "one of them is not a valid PEM file"
             raise InvalidInput(f"{self._chain} and {self._key} cannot be used for TLS: {reason}") from None
         except OSError as error:
             raise InvalidInput(f"{self._key} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
-    def _look_at_end(self) -> None:
+    def _check_expiry(self) -> None:
         self.ends = end_of(self.context, self.pem)
         if self.ends is None:
-            log.warning("certificate_not_valid", path=str(self._chain), reason="it has ended, or has not begun")
+            log.warning("certificate_not_valid", path=str(self._chain), reason="it has expired, or is not valid yet")
         elif (left := (self.ends - datetime.now(UTC)).days) < WARN_DAYS:
             log.warning("certificate_ends_soon", path=str(self._chain), days=left)
 
 
 def end_of(context: ssl.SSLContext, pem: str) -> datetime | None:
-    """Until when a certificate is valid; None when it is not. The standard library says so only to who is shown it."""
+    """Return when a certificate expires; None when it is not valid now.
+
+    Runs a handshake in memory, because the standard library reports the expiry only to the peer.
+    """
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
     client = trust(pem).wrap_bio(to_client, to_server)
@@ -93,15 +96,15 @@ def end_of(context: ssl.SSLContext, pem: str) -> datetime | None:
                 side.do_handshake()
     except ssl.SSLError:
         return None
-    shown = (client.getpeercert() or {}).get("notAfter")
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(shown), UTC) if isinstance(shown, str) else None
+    expiry = (client.getpeercert() or {}).get("notAfter")
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(expiry), UTC) if isinstance(expiry, str) else None
 
 
-def _readable(path: Path) -> str:
+def _read_pem(path: Path) -> str:
     try:
         text = path.read_text("latin-1")
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     if "-----BEGIN " not in text:
-        raise InvalidInput(f"{path} is no PEM file: it has no line that begins with -----BEGIN")
+        raise InvalidInput(f"{path} is not a PEM file: no line begins with -----BEGIN")
     return text

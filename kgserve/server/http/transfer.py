@@ -1,4 +1,4 @@
-"""What is streamed: whole stores (POST …/import, GET …/export) and the rows of statements (POST …/cypher)."""
+"""Streaming endpoints: import and export of stores, and Cypher statements."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _FILE_SUFFIXES = {
 }
 _ANY = "application/octet-stream"
 _LINES = {"ndjson", "memory-server"}
-"""Formats that an importer takes line by line, telling them apart."""
+"""Formats that `Importer` reads line by line; it detects which one it is."""
 _SENT_MEDIA_TYPES: dict[str, frozenset[str]] = {
     "ndjson": NDJSON_TYPES,
     "graphml": _GRAPHML_TYPES | {_ANY},
@@ -104,7 +104,7 @@ class ImportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an import."""
 
     format: (
-        Annotated[ImportFormat, msgspec.Meta(description="What the body is; left out: as its media type says")] | None
+        Annotated[ImportFormat, msgspec.Meta(description="Format of the body; default: from its media type")] | None
     ) = None
 
 
@@ -114,7 +114,7 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     as_of: AsOfText | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=NODES_VALID_AT_HELP)] | None = None
     format: (
-        Annotated[ExportFormat, msgspec.Meta(description="What to give; left out: as Accept says, else lines of JSON")]
+        Annotated[ExportFormat, msgspec.Meta(description="Format of the export; default: from Accept, else JSON lines")]
         | None
     ) = None
 
@@ -136,8 +136,8 @@ _EXPORT = Operation(
     tag="transfer",
     summary="Export a store from one snapshot, as NDJSON or in another format",
     note=(
-        "`format` is `graphml`, `csv` or `parquet`; left out, JSON lines. "
-        "`as_of`: as it was then. `valid_at`: what was true then."
+        "`format` is `graphml`, `csv` or `parquet`; default: JSON lines. "
+        "`as_of`: as recorded then. `valid_at`: what was true then."
     ),
     query=ExportQuery,
     answer=Body(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
@@ -149,14 +149,14 @@ _EXPORT = Operation(
 
 @post("/api/memory/{store:str}/import", status_code=200, opt=described(_IMPORT))
 async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """One JSON object per line, `"kind": "node"` or `"kind": "edge"`, nodes before the edges that need them.
+    """Import one JSON object per line, `"kind": "node"` or `"kind": "edge"`, nodes before the edges that need them.
 
-    Lines are committed in batches while the body still arrives; a line that is wrong is left out and listed by its
-    number. When the connection breaks off, batches committed by then stay: sending the same file again completes them.
+    The server commits lines in batches while the body arrives. It skips invalid lines and lists their numbers. If the
+    connection breaks, committed batches stay: send the same file again to complete the import.
 
-    Lines of the official MCP memory server are taken as they are. Other formats, by media type or `format`: GraphML
+    Lines of the official MCP memory server are accepted as well. Other formats, by media type or `format`: GraphML
     (`application/xml`), and a zip archive of `nodes.csv` and `edges.csv` or of `nodes.parquet` and `edges.parquet`
-    (`application/zip`). They are read when they have arrived as a whole; faults name the row or line of the file.
+    (`application/zip`). These are read once they have arrived completely; errors name the row or line of the file.
     """
     wanted = query_of(request.scope["query_string"], ImportQuery)
     kind = _sent_format(request, wanted.format)
@@ -193,14 +193,14 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
 
 
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
-    """How many others ask beside this request."""
+    """Return a function that counts the other callers that are active during this request."""
     use = cast("Gateway", request.app.state["edge"]).use
     return partial(use.others, asker.get(), use.begun)
 
 
 @asynccontextmanager
 async def _abandoned_on_failure(service: Service, importer: Importer | ConvertedImport) -> AsyncGenerator[None]:
-    """Ends an import whose body breaks off, or whose client leaves; the store is given back in any case."""
+    """Abort the import if its body breaks off or its client disconnects; this releases the store."""
     try:
         yield
     except BaseException:
@@ -210,22 +210,22 @@ async def _abandoned_on_failure(service: Service, importer: Importer | Converted
 
 
 def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
-    """The format of a body: CSV and Parquet are one, because the archive tells them apart. Raises Unsupported."""
+    """Return the format of a body; CSV and Parquet are one format, an archive. Raises Unsupported."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if wanted is None:
         wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP_MEDIA_TYPE else "ndjson"
     elif wanted != "ndjson" and media and media not in _SENT_MEDIA_TYPES[wanted]:
-        raise Unsupported(f"content-type {media[:80]} is not taken for format={wanted}")
+        raise Unsupported(f"content-type {media[:80]} is not supported for format={wanted}")
     return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
 
 
 @get("/api/memory/{store:str}/export", media_type=NDJSON_MEDIA_TYPE, opt=described(_EXPORT))
 async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """The lines that import takes: importing them elsewhere gives an equal store.
+    """Export a store as lines that import accepts; importing them elsewhere gives an equal store.
 
-    Writes made meanwhile are not in it. An export that breaks off ends without the closing chunk, so that no client
-    takes it for whole. As GraphML, as a zip archive of CSV or Parquet, or as the file of the official MCP memory server
-    (`format=memory-server`), it is written to the disk first: the answer begins when it is complete.
+    The export excludes later writes. If it fails, the response ends without the closing chunk, so that clients detect
+    it. GraphML, zip archives of CSV or Parquet, and the file of the official MCP memory server
+    (`format=memory-server`) are written to disk first: the response begins when they are complete.
     """
     service = service_of(request)
     graph = service.graphs.graph(path_text(request, "store"))
@@ -240,7 +240,7 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
 
 
 def _accepted(accept: str) -> str:
-    """The first format whose media type is accepted; an archive is one of CSV."""
+    """Return the first format that the Accept header names; application/zip means CSV."""
     for part in accept.split(","):
         media = part.partition(";")[0].strip().lower()
         if media in _GRAPHML_TYPES:
@@ -252,8 +252,8 @@ def _accepted(accept: str) -> str:
     return "ndjson"
 
 
-class _InBlocks(ASGIResponse):
-    """Sends a stream block after block, until it ends or the client leaves."""
+class _BlockStreamResponse(ASGIResponse):
+    """Response that sends the blocks of a stream until it ends or the client disconnects."""
 
     _should_set_content_length = False
     _service: Service
@@ -261,7 +261,7 @@ class _InBlocks(ASGIResponse):
 
     @override
     async def send_body(self, send: Send, receive: Receive) -> None:
-        """Sends block after block; the server's ``send`` waits while the client is slow."""
+        # ``send`` waits while the client is slow.
         leaving = anyio.CancelScope()
 
         async def watch() -> None:
@@ -281,8 +281,8 @@ class _InBlocks(ASGIResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class ExportAnswer(_InBlocks):
-    """Streams an open export, and closes it whatever happens, the client's leaving included."""
+class ExportAnswer(_BlockStreamResponse):
+    """Streams an export, and closes it in any case."""
 
     def __init__(self, service: Service, store: str, stream: Sent, kind: str = "ndjson") -> None:
         headers = {
@@ -295,7 +295,6 @@ class ExportAnswer(_InBlocks):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry."""
         try:
             with self._service.admission.transfer_slot():
                 await super().__call__(scope, receive, send)
@@ -316,7 +315,7 @@ _CYPHER = Operation(
     role="read",
     tag="cypher",
     summary="Run one Cypher statement",
-    note="See [Cypher](cypher.md).",
+    note="Syntax and limits: [Cypher](cypher.md).",
     request=Body(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
     answer=Body(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
     others=(
@@ -329,10 +328,10 @@ _CYPHER = Operation(
 
 @post("/api/memory/{store:str}/cypher", status_code=200, opt=described(_CYPHER))
 async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
-    """Reads, or with `"mode": "write"` changes the graph: what the statement changes is one atomic write.
+    """Run a Cypher statement that reads or, with `"mode": "write"`, changes the graph in one atomic write.
 
-    With `Accept: application/x-ndjson` or `text/csv` the rows of a statement that reads are streamed. Files, settings,
-    transactions and data definition are not to be had. A statement ends when its client leaves.
+    With `Accept: application/x-ndjson` or `text/csv` the rows of a reading statement are streamed. Files, settings,
+    transactions and data definition are not available. A statement is interrupted when its client disconnects.
     """
     service, control = service_of(request), Interruption()
     asked = await json_of(request.scope["headers"], request.receive, service, CypherRequest)
@@ -356,14 +355,14 @@ def _json(body: bytes) -> ASGIResponse:
 
 
 def _media(accept: str) -> str | None:
-    """The first of the media types that can be had; None stands for JSON."""
+    """Return the first supported media type of an Accept header; None means JSON."""
     wanted = (part.partition(";")[0].strip().lower() for part in accept.split(","))
     known = next((media for media in wanted if media in _FORMATS or media in _ANY_FORM), JSON_MEDIA_TYPE)
     return known if known in _FORMATS else None
 
 
 async def _while_present(request: Request[Any, Any, Any], control: Interruption, work: Awaitable[Done]) -> Done:
-    """The result of work in a thread. When the client leaves the statement is stopped, and ClientLeft raised."""
+    """Return the result of work in a thread. If the client disconnects, interrupt the statement; raise ClientLeft."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(client_left(request.receive))
     try:
@@ -388,8 +387,8 @@ async def _stop(control: Interruption, working: asyncio.Future[Any]) -> None:
         working.result().close()
 
 
-class RowsAnswer(_InBlocks):
-    """Sends the text of a stream, and closes it whatever happens."""
+class RowsAnswer(_BlockStreamResponse):
+    """Streams the rows of a statement, and closes it in any case."""
 
     def __init__(self, service: Service, rows: RowStream, media: str) -> None:
         super().__init__(media_type=media)
@@ -398,7 +397,6 @@ class RowsAnswer(_InBlocks):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -1,4 +1,4 @@
-"""The address of a client behind reverse proxies that were named in the settings."""
+"""Address of a client behind trusted reverse proxies."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ _MAX_HOPS = 20
 
 
 class Proxies:
-    """The reverse proxies in front of this server. Only those that were named are believed about who a client is."""
+    """Trusted reverse proxies in front of this server. X-Forwarded-For counts only from these."""
 
     def __init__(self, networks: tuple[IPv4Network | IPv6Network, ...] = ()) -> None:
         self.networks = networks
 
     @classmethod
     def parse(cls, text: str) -> Proxies:
-        """From addresses and networks that are separated by commas. Raises InvalidInput."""
+        """Parse addresses and networks that are separated by commas. Raises InvalidInput."""
         return cls(tuple(_network(part.strip()) for part in text.split(",") if part.strip()))
 
     def include(self, address: str) -> bool:
-        """Whether a proxy has this address."""
+        """Return whether a trusted proxy has this address."""
         if not self.networks:
             return False
-        parsed = _parsed(address)
+        parsed = _parse_address(address)
         return parsed is not None and any(parsed in network for network in self.networks)
 
     def client(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """The address of the client: the peer's, or what the nearest proxy that is not ours wrote down.
+        """Return the client's address: the peer's, or for a trusted proxy the last address in X-Forwarded-For.
 
-        Each proxy adds whom it talks to at the end; what stands before the last one that we do not know is hearsay.
+        Each proxy appends the address of its own peer. Addresses of trusted proxies are skipped from the end; entries
+        before the last untrusted address could be forged.
         """
         if not self.include(peer):
             return peer
         named = ",".join(value.decode("latin-1") for name, value in headers if name == _FORWARDED_FOR)
         for hop in reversed(named.split(",")[-_MAX_HOPS:]):
-            parsed = _parsed(hop.strip())
+            parsed = _parse_address(hop.strip())
             if parsed is None:
                 return peer
             peer = str(parsed)
@@ -55,11 +56,11 @@ def _network(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text)
     except ValueError as error:
-        raise InvalidInput(f"--trusted-proxies: {text!r} is no address and no network: {error}") from None
+        raise InvalidInput(f"--trusted-proxies: {text!r} is not an address or network: {error}") from None
 
 
-def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """An address with or without a port; an IPv4 address in IPv6's clothes is the IPv4 address."""
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Parse an address with or without a port. An IPv4-mapped IPv6 address becomes the IPv4 address."""
     host, _, rest = text.removeprefix("[").partition("]")
     if not rest and host.count(":") == 1:
         host = host.partition(":")[0]

@@ -1,7 +1,7 @@
-"""What tools' arguments are made of: the fields that several tools take, and the requests that arguments become.
+"""Argument fields that several tools share, and conversion of arguments to requests.
 
-A field that may be left out is unset and not null, although null is taken: clients look for one plain type per field
-in a schema, and some send text for what has two. Such a field is left out when it is empty, too.
+Optional fields default to UNSET instead of None, although null is accepted. Clients expect one plain type per field in
+a schema; some send text for fields with two types. Empty values count as omitted.
 """
 
 from __future__ import annotations
@@ -32,18 +32,16 @@ TypesField = Annotated[list[str], Meta(max_length=100, description="Any of these
 TagsField = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
 AttributesField = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
 StoresField = (
-    Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO_STORES, description="Other stores to ask, too")]
+    Annotated[list[LabelField], Meta(max_length=requests.MAX_ALSO_STORES, description="Other stores to search, too")]
     | UnsetType
 )
 AtLeastField = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
-AsOfField = Annotated[requests.AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
-ValidAtField = (
-    Annotated[str, Meta(max_length=64, description="True then in the world: RFC 3339 time, now, any")] | UnsetType
-)
-AuthorField = Annotated[NameField, Meta(description="Who writes this")] | UnsetType
+AsOfField = Annotated[requests.AsOfText, Meta(description="As recorded then: RFC 3339 time or sequence")] | UnsetType
+ValidAtField = Annotated[str, Meta(max_length=64, description="True at this time: RFC 3339 time, now, any")] | UnsetType
+AuthorField = Annotated[NameField, Meta(description="Author")] | UnsetType
 MomentField = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
 TargetStoreField = Annotated[str, Meta(max_length=64, description="Store that `to` is in, if another")] | UnsetType
-EndField = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; left out: now")] | UnsetType
+EndField = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; default: now")] | UnsetType
 _COMMON_FIELDS: dict[str, Any] = {
     "attributes": AttributesField,
     "types": TypesField,
@@ -52,7 +50,7 @@ _COMMON_FIELDS: dict[str, Any] = {
     "as_of": AsOfField,
     "valid_at": ValidAtField,
 }
-"""The fields of requests that tools describe in words of their own, the same in each."""
+"""Fields of requests whose descriptions the tools replace."""
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -62,19 +60,19 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class FieldNameArguments(Arguments, kw_only=True):
-    """Arguments of a tool that answers with nodes or edges, whose fields have names for those who ask."""
+    """Arguments of a tool that returns nodes or edges; `field_names` selects the names of their fields."""
 
     field_names: Annotated[FieldNames | UnsetType, UNLISTED_FIELD] = UNSET
 
 
 class DetailArguments(FieldNameArguments, kw_only=True):
-    """Arguments of a tool that reads, whose answer may be told whole."""
+    """Arguments of a reading tool; `detail` asks for all fields."""
 
-    detail: Annotated[bool, Meta(description="Times, versions, too")] = False
+    detail: Annotated[bool, Meta(description="Include times, versions")] = False
 
 
 def with_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[S]], type[S]]:
-    """Adds to a class of arguments the fields of ``request`` that it has not, ``but`` some, behind its own."""
+    """Return a class decorator that appends the fields of ``request``, except ``but``, that the class lacks."""
 
     def extended(own: type[S]) -> type[S]:
         left = [each for each in msgspec.structs.fields(request) if each.name not in {*own.__struct_fields__, *but}]
@@ -95,14 +93,14 @@ def _made(name: str, base: type[S], doc: str, fields: Sequence[tuple[str, Any, A
 
 
 def as_request(request: type[S], given: msgspec.Struct) -> S:
-    """The request that arguments make, out of fields that have the same names on the wire."""
+    """Return the request built from arguments, matching fields by their names on the wire."""
     values = ((field, getattr(given, name), optional) for field, name, optional in _shared(request, type(given)))
     return request(**{field: value for field, value, optional in values if value or not optional})
 
 
 @cache
 def _shared(request: type[msgspec.Struct], arguments: type[msgspec.Struct]) -> list[tuple[str, str, bool]]:
-    """The fields that both have, by their names in each, and whether the arguments may leave each out."""
+    """Return the common fields: name in the request, name in the arguments, and whether it is optional."""
     names = dict(zip(request.__struct_encode_fields__, request.__struct_fields__, strict=True))
     fields = [each for each in msgspec.structs.fields(arguments) if each.encode_name in names]
     return [(names[each.encode_name], each.name, each.default is UNSET) for each in fields]

@@ -1,4 +1,4 @@
-"""Arguments of a call, read into the Struct of its tool; what is likely meant by those that do not fit, and is said."""
+"""Decoding of tool arguments, with correction of likely mistakes and suggestions for the others."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ _FALLBACK_NAMES: dict[str, tuple[str, ...]] = {
     "entity": ("entity_name",),
     "entity_name": ("entity",),
 }
-"""Names that stand for another where a tool has none of their own group."""
+"""Names to try for an unknown argument when the tool has none of its synonym group."""
 _REQUIRED_ONLY_NAMES = {"relation_type", "start_id"}
-"""Those of them that are meant only where nothing can be done without."""
+"""Fallback names that apply only where the argument is required."""
 _AMBIGUOUS_STORE_NAMES = {"name", "graph", "database", "project", "memory"}
-"""Names that may well mean a store, and too much else to be taken for one."""
+"""Names that may mean a store, but are too ambiguous to be replaced; they get a suggestion only."""
 _SYNONYMS = {name: [each for each in group if each != name] for group in _SYNONYM_GROUPS for name in group}
 
 ARGUMENT_EXAMPLES: dict[str, object] = {
@@ -86,7 +86,7 @@ ARGUMENT_EXAMPLES: dict[str, object] = {
 
 
 def meant(name: str, fields: Collection[str], required: Collection[str]) -> str | None:
-    """The one of ``fields`` that a name which is none of them stands for, if it surely does."""
+    """Return the one of ``fields`` that an unknown name clearly means, or None."""
     plain = (
         re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:_MAX_COMPARED_NAME_CHARS])
         .lower()
@@ -102,7 +102,7 @@ def meant(name: str, fields: Collection[str], required: Collection[str]) -> str 
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of some names that is most like a name, if any is."""
+    """Return the most similar of some names, or None if none is similar."""
     by_plain = {each.lower(): each for each in names}
     if name in _AMBIGUOUS_STORE_NAMES and "index" in by_plain:
         return "index"
@@ -112,7 +112,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def listed(name: str, names: Collection[str]) -> str:
-    """Names of which there may be many, the nearest to one first, as text."""
+    """Return a text of at most ten names, the most similar to ``name`` first, and the number of the others."""
     near = get_close_matches(name[:_MAX_COMPARED_NAME_CHARS], names, _MAX_SUGGESTED_NAMES, cutoff=0.4)
     first = [*near, *(each for each in names if each not in near)][:_MAX_SUGGESTED_NAMES]
     more = len(names) - len(first)
@@ -120,7 +120,7 @@ def listed(name: str, names: Collection[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as JSON, not too long."""
+    """Return a value as JSON, truncated to 64 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_COMPARED_NAME_CHARS else f"{text[:_MAX_COMPARED_NAME_CHARS]}…"
 
@@ -131,7 +131,7 @@ TIME_FIELDS = frozenset(
         *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIMESTAMP_TYPE),
     }
 )
-"""The fields that are times, wherever they are."""
+"""Names of fields that are times, in all tools."""
 
 _MAX_REPORTED_FAULTS = 20
 _MAX_COUNTED_NOTICES = 200
@@ -141,12 +141,12 @@ _TIME_ARGUMENTS = {"as_of": re.compile(r"\d+"), "valid_at": re.compile(r"now|any
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
-class _Enough(Exception):
-    """So many faults that one more says nothing."""
+class _TooManyFaults(Exception):
+    """Raised when the limit of counted faults is reached."""
 
 
-class _Notices:
-    """Faults or notes: of those that differ in the place of an item alone, the first, with the number of others."""
+class _MessageList:
+    """Faults or notes. Equal messages about different items of a list are reported once, with their number."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -171,18 +171,18 @@ class _Notices:
 
 
 class Mending:
-    """One walk over the arguments of a call, beside the types that they should have.
+    """Correction of the arguments of one call against the types that the tool expects.
 
-    What can mean one thing only is put right, of the rest every fault is named. Nothing here decides what is taken:
-    what comes of it is converted like any other arguments, so limits that have no words here hold, too. ``now`` is what
-    examples of times say, in seconds since 1970.
+    Unambiguous mistakes are corrected with a note; all others are reported as faults. The corrected arguments still
+    pass through the normal conversion, which enforces all limits.
     """
 
     def __init__(self, now: float) -> None:
+        """Create a correction; ``now`` is the time in examples, in seconds since 1970."""
         self._now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
         self._moments = TIME_FIELDS
-        self._faults = _Notices(_MAX_REPORTED_FAULTS)
-        self._notes = _Notices(_MAX_REPORTED_NOTES)
+        self._faults = _MessageList(_MAX_REPORTED_FAULTS)
+        self._notes = _MessageList(_MAX_REPORTED_NOTES)
         self._mends: dict[type, Callable[[Any, Any, str], Any]] = {
             inspect.StructType: self._struct,
             inspect.ListType: self._list,
@@ -196,30 +196,30 @@ class Mending:
 
     @property
     def faults(self) -> tuple[FieldError, ...]:
-        """What is wrong with the arguments."""
+        """Faults of the arguments."""
         return tuple(self._faults.places())
 
     @property
     def notes(self) -> list[str]:
-        """What was taken otherwise than it was sent."""
+        """Corrections that were made."""
         return [f"{place.path}: {place.message}" for place in self._notes.places()]
 
     def mended(self, given: Mapping[str, Any], struct: type[msgspec.Struct]) -> Mapping[str, Any]:
-        """The arguments as ``struct`` takes them, as far as they can be put right."""
+        """Return the arguments corrected for ``struct``, as far as possible."""
         self._moments = TIME_FIELDS - _names_of_texts(struct)
         try:
             return self._struct(dict(given), kind_of(inspect.type_info(struct)), "")
-        except _Enough:
+        except _TooManyFaults:
             return given
 
     def _fault(self, path: str, message: str) -> None:
         self._faults.add(path, message)
         if self._faults.is_full:
-            raise _Enough
+            raise _TooManyFaults
 
     def _wrong(self, value: object, wanted: str, path: str, example: object) -> None:
-        """Note that a value is not of the kind that is wanted."""
-        self._fault(path, f"expected {wanted}, got {_named(value)}; for example {json.dumps(example)}")
+        """Report a value of the wrong type."""
+        self._fault(path, f"expected {wanted}, got {_describe_value(value)}; for example {json.dumps(example)}")
 
     def _value(self, value: Any, kind: inspect.Type, path: str) -> Any:
         kind = kind_of(kind)
@@ -231,15 +231,15 @@ class Mending:
         required = {name for name, field in fields.items() if field.required}
         given = self._from_text(value, dict, path)
         if isinstance(given, str) and required == {"query"}:
-            self._notes.add(path, "a text was taken as the query")
+            self._notes.add(path, "the text was used as the query")
             given = {"query": given}
         if not isinstance(given, dict):
             self._wrong(value, "an object", path, self._example("", kind))
             return value
-        known = self._renamed(given, fields, required, path)
+        known = self._rename_fields(given, fields, required, path)
         if required - known.keys() == {"id"} and isinstance(known.get("name"), str):
-            # A node may have a name beside its id; who gives that alone means both.
-            self._notes.add(_at(path, "name"), "taken as `id`")
+            # A node has an id and may have a name; a name alone means the id.
+            self._notes.add(_at(path, "name"), "used as `id`")
             known["id"] = known.pop("name")
         for name in sorted(required - known.keys()):
             example = self._example(name, fields[name].type)
@@ -247,39 +247,43 @@ class Mending:
         values = {
             name: self._value(each, fields[name].type, _at(path, name))
             for name, each in known.items()
-            if name in required or not self._is_left_out(each, fields[name].type, _at(path, name))
+            if name in required or not self._is_omitted(each, fields[name].type, _at(path, name))
         }
-        nulls = dict.fromkeys(name for name, each in known.items() if each is None and _knows_null(fields[name]))
+        nulls = dict.fromkeys(
+            name for name, each in known.items() if each is None and _distinguishes_null(fields[name])
+        )
         return {name: each for name, each in values.items() if each is not UNSET} | nulls
 
-    def _is_left_out(self, value: Any, kind: inspect.Type, path: str) -> bool:
-        """Whether a value that need not be given says nothing: callers that must fill in every field send such."""
+    def _is_omitted(self, value: Any, kind: inspect.Type, path: str) -> bool:
+        """Return whether the value of an optional field is empty; some clients must fill in every field."""
         if value == "" and not _takes_empty_text(kind_of(kind)):
-            self._notes.add(path, "left out, for it is empty")
+            self._notes.add(path, "omitted, because it is empty")
             return True
         return value is None
 
-    def _renamed(
+    def _rename_fields(
         self, given: dict[str, Any], fields: Mapping[str, inspect.Field], required: set[str], path: str
     ) -> dict[str, Any]:
-        """What is given under names that the Struct has."""
+        """Return the arguments under the names of the Struct's fields."""
         known = {name: value for name, value in given.items() if name in fields}
         for name in [name for name in given if name not in fields]:
             right = meant(name, fields, required)
             if right is None:
-                self._fault(_at(path, name), _unknown(name, given[name], fields, required - given.keys()))
+                self._fault(
+                    _at(path, name), _describe_unknown_field(name, given[name], fields, required - given.keys())
+                )
             elif right not in known:
-                self._notes.add(_at(path, name), f"taken as `{right}`")
+                self._notes.add(_at(path, name), f"used as `{right}`")
                 known[right] = given[name]
             elif known[right] != given[name]:
-                self._fault(_at(path, name), f"is another word for `{right}`, which says something else; leave it out")
+                self._fault(_at(path, name), f"is an alias of `{right}`, which has a different value; omit it")
         return known
 
     def _list(self, value: Any, kind: inspect.ListType, path: str) -> Any:
         given = self._from_text(value, list, path)
         item = kind_of(kind.item_type)
         if not isinstance(given, list):
-            given = self._alone(given, item, path)
+            given = self._as_single_item(given, item, path)
         if given is None:
             several = isinstance(value, str) and not _BRACKETS.search(value)
             example = [each.strip() for each in value.split(",")] if several else self._example(path, kind)
@@ -288,8 +292,8 @@ class Mending:
         self._check_length(len(given), kind, path, "items")
         return [self._value(each, item, f"{path}[{number}]") for number, each in enumerate(given)]
 
-    def _alone(self, value: Any, item: inspect.Type, path: str) -> list[Any] | None:
-        """The list of one value that stands where a list should, if it surely is one item of it."""
+    def _as_single_item(self, value: Any, item: inspect.Type, path: str) -> list[Any] | None:
+        """Return a list of the value if it clearly is one item of the expected list, otherwise None."""
         match item:
             case inspect.StrType():
                 fits = isinstance(value, str) and "," not in value and not _BRACKETS.search(value)
@@ -299,7 +303,7 @@ class Mending:
                 fits = False
         if not fits:
             return None
-        self._notes.add(path, "taken as a list of one")
+        self._notes.add(path, "used as a list of one item")
         return [value]
 
     def _dict(self, value: Any, kind: inspect.DictType, path: str) -> Any:
@@ -309,7 +313,7 @@ class Mending:
         return given
 
     def _from_text(self, value: Any, kind: type, path: str) -> Any:
-        """The list or object of which the value is the JSON text; the value itself if it is none."""
+        """Return the list or object that a JSON text contains; any other value unchanged."""
         if not isinstance(value, str) or not value.lstrip().startswith("[" if kind is list else "{"):
             return value
         try:
@@ -318,12 +322,12 @@ class Mending:
             return value
         if not isinstance(found, kind):
             return value
-        self._notes.add(path, f"read from JSON text; send {'a list' if kind is list else 'an object'} itself")
+        self._notes.add(path, f"decoded from JSON text; send {'a list' if kind is list else 'an object'} instead")
         return found
 
     def _text(self, value: Any, kind: inspect.StrType, path: str) -> Any:
         if type(value) is int and _name_of(path) not in self._moments:
-            self._notes.add(path, f"the number was taken as the text {shown(str(value))}")
+            self._notes.add(path, f"the number was used as the text {shown(str(value))}")
             return str(value)
         if not isinstance(value, str):
             first = value[0] if isinstance(value, list) and len(value) == 1 else None
@@ -338,14 +342,14 @@ class Mending:
         if is_moment(_name_of(path), text):
             return text
         if _name_of(path) == "as_of" and text.strip().lower() in {"now", "latest"}:
-            self._notes.add(path, "left out, which is now")
+            self._notes.add(path, "omitted, which means now")
             return UNSET
         if whole := complete_time(text):
             midnight = ", midnight in UTC" if len(text.strip()) == len("2025-07-15") else ""
-            zone = "" if midnight or has_zone(text) else ", in UTC, because it names no zone"
-            self._notes.add(path, f"{shown(text)} was taken as {whole}{midnight or zone}")
+            zone = "" if midnight or has_zone(text) else ", in UTC, because it has no time zone"
+            self._notes.add(path, f"{shown(text)} was used as {whole}{midnight or zone}")
             return whole
-        self._fault(path, f"{shown(text)} is no RFC 3339 time; for example {json.dumps(self._now)}, which is now")
+        self._fault(path, f"{shown(text)} is not an RFC 3339 time; for example {json.dumps(self._now)}, which is now")
         return text
 
     def _number(self, value: Any, kind: inspect.IntType | inspect.FloatType, path: str) -> Any:
@@ -355,7 +359,7 @@ class Mending:
             self._wrong(value, wanted, path, self._example(path, kind))
             return value
         if type(value) is not type(found):
-            self._notes.add(path, f"{shown(value)} was taken as the number {found}")
+            self._notes.add(path, f"{shown(value)} was used as the number {found}")
         self._check_range(found, kind, path)
         return found
 
@@ -375,7 +379,7 @@ class Mending:
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.lower() in {"true", "false"}:
-            self._notes.add(path, f"{shown(value)} was taken as {value.lower()}")
+            self._notes.add(path, f"{shown(value)} was used as {value.lower()}")
             return value.lower() == "true"
         self._wrong(value, "true or false", path, example=True)
         return value
@@ -385,15 +389,15 @@ class Mending:
             return value
         choices = [each for each in kind.values if isinstance(each, str)]
         if isinstance(value, str) and value.strip().lower() in choices:
-            self._notes.add(path, f"{shown(value)} was taken as {shown(value.strip().lower())}")
+            self._notes.add(path, f"{shown(value)} was used as {shown(value.strip().lower())}")
             return value.strip().lower()
         near = nearest(value, choices) if isinstance(value, str) else None
         hint = f"; did you mean {shown(near)}?" if near else ""
-        self._fault(path, f"{shown(value)} is none of {', '.join(map(shown, kind.values))}{hint}")
+        self._fault(path, f"{shown(value)} is not one of {', '.join(map(shown, kind.values))}{hint}")
         return value
 
     def _example(self, path: str, kind: inspect.Type) -> object:
-        """A value of a kind, as a field of that name has it."""
+        """Return an example value of a type for the field at a path."""
         kind, name = kind_of(kind), _name_of(path)
         match kind:
             case inspect.StructType():
@@ -413,7 +417,7 @@ class Mending:
 
 
 def _takes_empty_text(kind: inspect.Type) -> bool:
-    """Whether an empty text is a value of a kind, such as a content that is cleared."""
+    """Return whether an empty text is a valid value of a type, for example to clear a content."""
     match kind:
         case inspect.LiteralType():
             return "" in kind.values
@@ -426,7 +430,7 @@ def _takes_empty_text(kind: inspect.Type) -> bool:
 
 
 def is_moment(name: str, text: str) -> bool:
-    """Whether a text is a moment as a field of times takes it; empty is none."""
+    """Return whether a text is a valid value of the time field ``name``; an empty text is."""
     if not text or (name in _TIME_ARGUMENTS and _TIME_ARGUMENTS[name].fullmatch(text)):
         return True
     try:
@@ -436,19 +440,19 @@ def is_moment(name: str, text: str) -> bool:
     return True
 
 
-def _unknown(name: str, value: object, fields: Mapping[str, object], missing: set[str]) -> str:
-    """What to say of a name that is none of a Struct's, of which some are ``missing``."""
+def _describe_unknown_field(name: str, value: object, fields: Mapping[str, object], missing: set[str]) -> str:
+    """Return the error message for an unknown field; ``missing`` are required fields that were not sent."""
     own = next((each for each in _ATTRIBUTES_FIELDS if each in fields), None)
     only = next(iter(missing)) if len(missing) == 1 and own is None else None
     if near := nearest(name, fields) or only:
         hint = f" (did you mean `{near}`?)"
     else:
-        hint = f" (what is your own goes into `{own}`: {shown({name: value})})" if own else ""
-    return f"unknown field{hint}; there are {', '.join(fields)}"
+        hint = f" (put custom fields into `{own}`: {shown({name: value})})" if own else ""
+    return f"unknown field{hint}; allowed fields: {', '.join(fields)}"
 
 
 def _number_of(value: object, *, whole: bool) -> int | float | None:
-    """A finite number, or the one of which the value is the text."""
+    """Return the finite number that a value is, or that its text contains; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?\d{1,20}(\.\d{1,20})?\s*", value):
@@ -463,8 +467,8 @@ def _number_of(value: object, *, whole: bool) -> int | float | None:
     return int(found) if found.is_integer() and abs(found) < 1 << 53 else None
 
 
-def _named(value: object) -> str:
-    """What a value is, in a word or two, with the value where it is short."""
+def _describe_value(value: object) -> str:
+    """Return a short description of a value: the value itself if it is a scalar."""
     match value:
         case None:
             return "null"
@@ -476,8 +480,8 @@ def _named(value: object) -> str:
             return "an object"
 
 
-def _knows_null(field: inspect.Field) -> bool:
-    """Whether null says something else than leaving it out does."""
+def _distinguishes_null(field: inspect.Field) -> bool:
+    """Return whether null and an omitted field have different meanings."""
     kind = field.type
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
@@ -491,27 +495,27 @@ def _at(path: str, name: str) -> str:
 
 
 def _name_of(path: str) -> str:
-    """The name of the field at a path."""
+    """Return the name of the field at a path."""
     return re.sub(r"\[\d+\]$", "", path).rpartition(".")[2]
 
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 Names = Callable[[], Sequence[str]]
-"""The stores that a caller sees; may block."""
+"""Function that returns the names of the stores that a caller may access; may block."""
 
 
 def store_named(values: Mapping[str, Any]) -> str | None:
-    """The store that arguments name, as far as can be said before they are read."""
+    """Return the store that undecoded arguments name, or None."""
     names = (value for name, value in values.items() if meant(name, ("index",), ()))
     return next((value for value in names if isinstance(value, str)), None)
 
 
 def store_of(index: str | UnsetType, default: str | None, names: Names = tuple) -> str:
-    """The store that a call means. Raises InvalidInput when it says none and there is no default."""
+    """Return the store of a call. Raises InvalidInput if the call names none and there is no default store."""
     store = index or default
     if not store:
-        message = "say which store is meant: there is no default store on this connection; list_stores names them"
+        message = "is required, because this connection has no default store; list_stores returns the stores"
         found = names()
         message += f": {listed('', found)}" if found else ""
         raise InvalidInput.at("index", message)
@@ -519,10 +523,10 @@ def store_of(index: str | UnsetType, default: str | None, names: Names = tuple) 
 
 
 def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
-    """``values`` as ``into``; what was put right on the way is added to ``notes``.
+    """Decode ``values`` as ``into``; corrections are appended to ``notes``.
 
-    Items of lists that ``into`` wants read ``apart`` are `UnreadItem` where something is wrong with them. Raises
-    InvalidInput naming every fault of the rest. JSON knows neither NaN nor half characters.
+    Invalid items of the lists in ``into.apart`` become `UnreadItem`. Raises InvalidInput with every other fault, also
+    for NaN and lone surrogates, which JSON does not allow.
     """
     try:
         return _read(values, into, notes)
@@ -555,19 +559,19 @@ def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | Unre
 def _read(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
     given = {name: value for name, value in (values or {}).items() if value is not None}
     if type(sequence := given.get("as_of")) is int:
-        # Answers give sequences as numbers, and so models send them.
+        # Answers contain sequences as numbers, so models send numbers.
         given["as_of"] = str(sequence)
     _check_json(given)
     try:
         read = convert(given, into)
     except msgspec.ValidationError:
-        return _mended(given, into, notes)
+        return _convert_corrected(given, into, notes)
     except RecursionError:
         raise _too_deep() from None
-    return _mended(given, into, notes) if _has_odd_moment(given, into) else read
+    return _convert_corrected(given, into, notes) if _has_invalid_time(given, into) else read
 
 
-def _mended(given: Mapping[str, Any], into: type[S], notes: list[str]) -> S:
+def _convert_corrected(given: Mapping[str, Any], into: type[S], notes: list[str]) -> S:
     mending = Mending(time.time())
     try:
         values = mending.mended(given, into)
@@ -584,11 +588,11 @@ def _mended(given: Mapping[str, Any], into: type[S], notes: list[str]) -> S:
 
 
 def _check_json(given: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for what JSON does not know."""
+    """Raise InvalidInput for values that JSON does not allow."""
     try:
         json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InvalidInput("the arguments hold a surrogate without its other half") from None
+        raise InvalidInput("the arguments contain a lone surrogate") from None
     except ValueError:
         raise _invalid((FieldError(_not_finite(given, "") or "", "is not a finite number"),)) from None
     except RecursionError:
@@ -616,15 +620,15 @@ def _not_finite(value: object, path: str) -> str | None:
     return next((found for place, item in places if (found := _not_finite(item, place))), None)
 
 
-def _has_odd_moment(given: Mapping[str, Any], into: type[msgspec.Struct]) -> bool:
-    """Whether what fits otherwise has a text in the place of a time, in an item of a list too, that is none yet."""
-    own, in_lists = _places_of_moments(into)
-    return _is_odd(given, own) or any(
-        _is_odd(item, moments) for name, moments in in_lists for item in given.get(name) or () if item
+def _has_invalid_time(given: Mapping[str, Any], into: type[msgspec.Struct]) -> bool:
+    """Return whether a time field of the arguments, or of an item of their lists, is not a valid time."""
+    own, in_lists = _time_fields(into)
+    return _has_invalid_field(given, own) or any(
+        _has_invalid_field(item, moments) for name, moments in in_lists for item in given.get(name) or () if item
     )
 
 
-def _is_odd(given: Mapping[str, Any], moments: frozenset[str]) -> bool:
+def _has_invalid_field(given: Mapping[str, Any], moments: frozenset[str]) -> bool:
     if moments.isdisjoint(given):
         return False
     texts = ((name, given.get(name)) for name in moments)
@@ -632,8 +636,8 @@ def _is_odd(given: Mapping[str, Any], moments: frozenset[str]) -> bool:
 
 
 @cache
-def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[frozenset[str], list[tuple[str, frozenset[str]]]]:
-    """The fields of ``struct`` that are times, and by the names of its lists those of their items, if there are any."""
+def _time_fields(struct: type[msgspec.Struct]) -> tuple[frozenset[str], list[tuple[str, frozenset[str]]]]:
+    """Return the time fields of ``struct``, and for each of its lists the time fields of the items."""
     fields = {field.encode_name: kind_of(field.type) for field in kind_of(inspect.type_info(struct)).fields}
     items = {name: kind_of(kind.item_type) for name, kind in fields.items() if isinstance(kind, inspect.ListType)}
     in_lists = [
@@ -650,12 +654,12 @@ def _moments_of(kind: inspect.StructType) -> frozenset[str]:
 
 
 def _names_of_texts(struct: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the fields of a request that share a name with times and hold other texts."""
+    """Return the fields of a request that have the name of a time field but are not times."""
     return getattr(struct, "not_times", frozenset())
 
 
 def explained(error: KgserveError, names: Names = tuple) -> str:
-    """An error as text: the sentence, every place beyond the first that it names, the stores where one is not there."""
+    """Return an error as text: its message, one line per further field error, and for a missing store the others."""
     if isinstance(error, NoStore):
         found = names()
         return f"{error}; there are {listed(error.store, found)}" if found else f"{error}, nor any other"

@@ -1,6 +1,6 @@
-"""Calls of tools: find the tool, read the arguments, run it in a thread, answer; report progress meanwhile.
+"""Tool calls: find the tool, decode the arguments, run it in a thread, answer, and report progress.
 
-A call that is made again gets the answer of the first, and one about a store of another node is asked there.
+A repeated call gets the answer of the first. A call about a store of another node is forwarded.
 """
 
 from __future__ import annotations
@@ -53,47 +53,47 @@ CALL_HEADER = "kgserve-call"
 AGE_HEADER = "kgserve-call-age"
 
 MAX_REMEMBERED_CALLS = 512
-"""Calls that are remembered, each with an answer of at most about 75 kB."""
+"""Maximum number of remembered calls, each with an answer of at most about 75 kB."""
 MAX_REMEMBERED_CALLS_PER_CALLER = 128
 
 _CALL_ID = re.compile(r"[!-~]{16,128}")
 
 
 def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None) -> IdempotencyKey | None:
-    """The call that a request is, if it has an id; another tool or other arguments are another call."""
+    """Return the idempotency key of a call, or None without a call id; it includes the tool and the arguments."""
     given = headers.get(CALL_HEADER, "")
     if not _CALL_ID.fullmatch(given):
         return None
     try:
-        said = msgspec.json.encode([tool, arguments])
+        content = msgspec.json.encode([tool, arguments])
     except (TypeError, ValueError, RecursionError):
-        return None  # no such arguments are taken
-    return IdempotencyKey(f"{given} {blake2b(said, digest_size=16).hexdigest()}", _age(headers))
+        return None  # such arguments are refused later
+    return IdempotencyKey(f"{given} {blake2b(content, digest_size=16).hexdigest()}", _age(headers))
 
 
 class Repeats:
-    """The latest calls that had an id, under way and answered.
+    """Recent calls with an idempotency key, running and finished.
 
-    Who has lost the answer sends the same call id, and gets the answer of the first.
+    A client that lost an answer repeats the call with the same id and gets the answer of the first call.
     """
 
     def __init__(self) -> None:
         self._calls: OrderedDict[tuple[str, str], asyncio.Task[Any]] = OrderedDict()
 
     async def once(self, caller: str, made: IdempotencyKey | None, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The answer to a call, which is carried out once while it is remembered.
+        """Return the answer to a call, which runs once while it is remembered.
 
-        It goes on when who has asked is cut off: the answer may be asked for again.
+        The call continues when its client disconnects, so that the answer can be fetched later.
         """
         if made is None:
             return await answer()
         task = self._calls.get((caller, made.key))
         if task is None:
-            task = self._begun(made, answer)
+            task = self._start(made, answer)
             self._keep((caller, made.key), task)
         return await asyncio.shield(task)
 
-    def _begun(self, made: IdempotencyKey, answer: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+    def _start(self, made: IdempotencyKey, answer: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         before = making.set(made)
         try:
             return asyncio.create_task(answer(), name="call")
@@ -107,13 +107,13 @@ class Repeats:
         self._forget_oldest([*self._calls], MAX_REMEMBERED_CALLS)
 
     def _forget_oldest(self, keys: list[tuple[str, str]], most: int) -> None:
-        """Those under way stay, however many they are."""
+        # Running calls are never forgotten.
         done = [each for each in keys if self._calls[each].done()]
         for each in done[: max(0, len(keys) - most)]:
             del self._calls[each]
 
     def _forget_failed(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
-        """What was broken off has no answer to repeat."""
+        # A failed call has no answer to repeat.
         if task.cancelled() or task.exception() is not None:
             self._calls.pop(key, None)
 
@@ -126,7 +126,7 @@ def _age(headers: Mapping[str, str]) -> float:
 
 
 _PROTOCOL_VERSION = "2026-07-28"
-"""Of the protocol, in which a request needs no session: each node has its own."""
+"""Protocol revision for forwarded requests. It is stateless, because sessions belong to one node."""
 _META_PREFIX = "io.modelcontextprotocol/"
 _FORWARDED_HEADERS = (CALL_HEADER, AGE_HEADER, "kgserve-store", "kgserve-tools", "kgserve-answers", "kgserve-hops")
 
@@ -152,9 +152,9 @@ async def asked_elsewhere(
     asked: tuple[str, Mapping[str, Any]],
     headers: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The result of a method, ``asked`` with its parameters in the caller's name, at the node that serves the store.
+    """Forward a method call to the node that serves the store, on behalf of the caller, and return its result.
 
-    Raises Unavailable, and MCPError as that one does.
+    asked: the method and its parameters. Raises Unavailable, and the MCPError that the other node returns.
     """
     method, params = asked
     meta = {
@@ -163,7 +163,7 @@ async def asked_elsewhere(
         f"{_META_PREFIX}clientInfo": {"name": "kgserve", "version": __version__},
     }
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-    told = {each: headers[each] for each in _FORWARDED_HEADERS if each in headers} | {
+    sent = {each: headers[each] for each in _FORWARDED_HEADERS if each in headers} | {
         CALLER_HEADER: msgspec.json.encode(caller).decode("ascii"),
         "content-type": "application/json",
         "accept": "application/json, text/event-stream",
@@ -171,7 +171,7 @@ async def asked_elsewhere(
         "mcp-method": method,
         "mcp-name": encode_header_value(params.get("name") or params["uri"]),
     }
-    async with forwarder.asked(served, ("POST", "/mcp"), told, msgspec.json.encode(request)) as response:
+    async with forwarder.asked(served, ("POST", "/mcp"), sent, msgspec.json.encode(request)) as response:
         answer = _decode(await response.read())
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)
@@ -185,17 +185,17 @@ Context = ServerRequestContext[Any, Any]
 PROGRESS_INTERVAL_SECONDS = 1.0
 
 Searching = Search | SearchBatch | ContextArguments | RecallMemories | Recall
-"""What is asked of the indexes."""
+"""Arguments of the tools that query the indexes."""
 
 OWN_WRITES_TIMEOUT_SECONDS = 0.5
-"""A search waits so long for the indexes to have seen what its caller wrote last."""
+"""Seconds that a search waits for the indexes to include its caller's last write."""
 
 MAX_REMEMBERED_WRITERS = 4_096
-"""Callers whose last writes are remembered, each for each store; the longest ago goes first."""
+"""Maximum number of remembered last writes, one per caller and store; the oldest is evicted first."""
 
 
 class Wishes(NamedTuple):
-    """What a connection asks for: by headers of each request, or by parameters of the URL."""
+    """Options of a connection, from headers of each request or parameters of the URL."""
 
     store: str
     tools: str
@@ -203,12 +203,12 @@ class Wishes(NamedTuple):
 
     @property
     def text_alone(self) -> bool:
-        """Whether answers shall come without values."""
+        """True if answers contain text only, without structured content."""
         return self.answers == "text"
 
 
 class ToolCall(NamedTuple):
-    """One call of a tool, not checked yet, and who makes it. ``notes``: what was put right in the arguments."""
+    """One tool call before validation, and its caller. ``notes``: corrections of the arguments."""
 
     tool: Tool[Any]
     arguments: Mapping[str, Any] | None
@@ -220,23 +220,26 @@ class ToolCall(NamedTuple):
 
     @property
     def named_store(self) -> str | None:
-        """The store that it is about, as far as can be said before its arguments are checked."""
+        """Store that the call names, as far as known before its arguments are validated."""
         return store_named(self.arguments or {}) or self.wishes.store or None
 
     @property
     def writes(self) -> bool:
-        """Whether it may change the store."""
+        """True if the call may change the store."""
         return self.tool.writes(self.arguments)
 
 
 class OwnWrites:
-    """What callers wrote last, by caller and store, for the next search. Written on the event loop alone."""
+    """Sequence of each caller's last write per store, for read-your-writes in searches.
+
+    Modified on the event loop only.
+    """
 
     def __init__(self) -> None:
         self._last: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def remember(self, asker: str, store: str, answer: object) -> None:
-        """A write that was answered with the commit that holds it."""
+        """Remember the commit sequence in the answer to a write."""
         sequence = getattr(answer, "sequence", None)
         if isinstance(sequence, int):
             self._last[asker, store] = sequence
@@ -245,12 +248,12 @@ class OwnWrites:
                 self._last.popitem(last=False)
 
     def last(self, asker: str, store: str) -> int:
-        """The last commit of the caller; 0 for none that is known."""
+        """Return the sequence of the caller's last known commit, or 0."""
         return self._last.get((asker, store), 0)
 
 
 class ToolCaller:
-    """The tools over some stores."""
+    """Dispatcher of tool calls for some stores."""
 
     def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self._graphs = graphs
@@ -260,40 +263,40 @@ class ToolCaller:
         self._forwarder = forwarder
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
+        """Return the tools that the connection selected, on one page. Raises MCPError for an unknown toolset."""
         try:
             return _listed(_wished(context).tools)
         except errors.InvalidInput as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
-        """The schema of a tool's arguments."""
+        """Return the JSON Schema of a tool's arguments; None for an unknown tool."""
         tool = TOOLS.get(name)
         return None if tool is None else input_schema(tool.arguments)
 
     async def call(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        """The result of a tool, in the wire's form: the SDK takes that, too, and need not make it from a model.
+        """Call a tool and return its result in wire format, which the SDK accepts without a model.
 
-        Raises MCPError for a tool that there is not.
+        Raises MCPError for an unknown tool.
         """
         wishes = _wished(context)
         tool = called(params.name, wishes.tools, params.arguments)
         if tool is None:
             names = ", ".join(TOOLS)
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
+            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!r}; the tools are {names}")
         call = ToolCall(tool, params.arguments, wishes, visit_of(context), _asker(context), [], _headers(context))
         made = made_call(_headers(context), tool.name, params.arguments) if call.writes else None
-        answering = self._repeats.once(call.visit.asker, made, partial(self._observed, call))
+        answering = self._repeats.once(call.visit.asker, made, partial(self._measure, call))
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
-        return await _reporting(context, tool, answering)
+        return await _report_progress(context, tool, answering)
 
-    async def _observed(self, call: ToolCall) -> dict[str, Any]:
+    async def _measure(self, call: ToolCall) -> dict[str, Any]:
         observation, started, tool = self._graphs.pool.observation, time.perf_counter(), call.tool
         outcome = "broken_off"
         try:
             with observation.span(f"tool {tool.name}", {"kgserve.tool": tool.name}):
-                result = await self._allowed(call)
+                result = await self._authorize(call)
             if call.wishes.text_alone:
                 result.pop("structuredContent", None)
             outcome = "error" if result["isError"] else "ok"
@@ -301,8 +304,8 @@ class ToolCaller:
         finally:
             observation.called(tool.name, outcome, time.perf_counter() - started)
 
-    async def _allowed(self, call: ToolCall) -> dict[str, Any]:
-        """The answer, if the caller's role is enough for one; on record like that of an HTTP operation."""
+    async def _authorize(self, call: ToolCall) -> dict[str, Any]:
+        """Answer the call if the caller's role allows it; audit it like an HTTP operation."""
         tool, act = call.tool, f"tool {call.tool.name}"
         try:
             call.visit.caller.require(tool.role(call.arguments))
@@ -315,13 +318,13 @@ class ToolCaller:
         return result
 
     async def _answer(self, call: ToolCall) -> dict[str, Any]:
-        """Every exception is an answer here: clients of the handshake era would be sent its text."""
+        # Every exception becomes an answer; the SDK would send its text to clients of session-based revisions.
         try:
-            return await self._found(call, self._graphs.seen_by(call.visit.caller))
+            return await self._dispatch(call, self._graphs.seen_by(call.visit.caller))
         except errors.Internal:
             log.exception("internal_error", tool=call.tool.name)
         except errors.ConflictManual as error:
-            reply = _named(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER))
+            reply = _rename_fields(conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except errors.KgserveError as error:
             return _failure(explained(error))
@@ -329,8 +332,8 @@ class ToolCaller:
             log.exception("internal_error", tool=call.tool.name)
         return _failure(internal_error())
 
-    async def _found(self, call: ToolCall, graphs: Graphs) -> dict[str, Any]:
-        """The answer; where a store is not there, the names of the caller's."""
+    async def _dispatch(self, call: ToolCall, graphs: Graphs) -> dict[str, Any]:
+        """Run the call here or at the node that serves the store; for a missing store, list those of the caller."""
         try:
             return await self._run(call, graphs)
         except errors.ServedElsewhere as error:
@@ -340,42 +343,42 @@ class ToolCaller:
         except errors.NoStore as error:
             if isinstance(error, Hidden):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
-            if error.store == call.wishes.store and (empty := _nothing(call)) is not None:
+            if error.store == call.wishes.store and (empty := _empty_reply(call)) is not None:
                 return _result(empty, call.wishes.store, call.notes)
             return _failure(await self._threads.read(partial(explained, error, graphs.pool.names)))
 
     async def _run(self, call: ToolCall, graphs: Graphs) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
-            return await self._threads.kinds["statements"].run(lambda: _said(call, *begin()), call.asker)
+            return await self._threads.kinds["statements"].run(lambda: _present_result(call, *begin()), call.asker)
         if not call.writes:
-            return await self._threads.read(lambda: _said(call, *begin()))
+            return await self._threads.read(lambda: _present_result(call, *begin()))
         async with self._threads.turns.one(call.asker):
             answer, given, store = await self._threads.kinds["writes"].run(begin)
             if isinstance(answer, Future):
-                # Shielded: who is cut off must not cancel what the store has taken.
+                # Shielded: a disconnect must not cancel a write that the store has accepted.
                 answer = await asyncio.shield(asyncio.wrap_future(answer))
         self._written.remember(call.asker, store, answer)
-        return _said(call, answer, given, store)
+        return _present_result(call, answer, given, store)
 
     def _begin(self, graphs: Graphs, call: ToolCall) -> tuple[Any, msgspec.Struct, str]:
-        """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
+        """Return the answer of a tool, or its future, with the decoded arguments and the store name."""
         tool = call.tool
         given = read_arguments(call.arguments, tool.arguments, call.notes)
         if tool.writes_with and getattr(given, tool.writes_with) and not call.writes:
-            # Whether a call writes, and so what its key must allow, was decided by the name as it was sent.
-            message = "makes this a write, so it must be sent under this very name"
+            # The required role was decided by the argument names as they were sent.
+            message = "makes this a write, so it must be sent under exactly this name"
             raise errors.InvalidInput.at(tool.writes_with, message)
         index = (given.index if isinstance(given, Arguments) else "") or ""
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
         graph = graphs.graph(store, is_default=not index)
         if isinstance(given, Searching) and not _at_a_moment(given):
-            return self._sees_own(graphs, graph, call, given), given, graph.name
+            return self._search_own_writes(graphs, graph, call, given), given, graph.name
         return tool.run(graph, given), given, graph.name
 
-    def _sees_own(self, graphs: Graphs, graph: Graph, call: ToolCall, given: Searching) -> Any:
-        """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
+    def _search_own_writes(self, graphs: Graphs, graph: Graph, call: ToolCall, given: Searching) -> Any:
+        """Run a search after waiting for the indexes to include the caller's last write."""
         for name in (graph.name, *(getattr(given, "also", None) or ())):
             if last := self._written.last(call.asker, name):
                 search.wait_for(graphs.graph(name), last, OWN_WRITES_TIMEOUT_SECONDS)
@@ -388,43 +391,43 @@ def _at_a_moment(given: msgspec.Struct) -> bool:
 
 
 class SearchOutcome(NamedTuple):
-    """The answer of a search, and how many commits it has not seen."""
+    """Answer of a search, and the number of commits that the indexes lag behind."""
 
     answer: Any
     behind: int
 
 
-def _nothing(call: ToolCall) -> ToolReply | None:
-    """What is said of a default store that is still to be made; None of one that the call names: it must be there."""
+def _empty_reply(call: ToolCall) -> ToolReply | None:
+    """Return the reply for a default store that does not exist yet; None if the call names the store."""
     if call.tool.nothing is None or not call.wishes.store or store_named(call.arguments or {}):
         return None
-    hint = f"nothing has been stored here yet; {call.tool.maker} makes the store"
+    hint = f"nothing has been stored here yet; {call.tool.maker} creates the store"
     return ToolReply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
 
 
-def _said(call: ToolCall, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
+def _present_result(call: ToolCall, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
     reply = present(answer.answer if isinstance(answer, SearchOutcome) else answer, given, store)
-    reply = _named(reply, isinstance(given, FieldNameArguments) and given.field_names)
+    reply = _rename_fields(reply, isinstance(given, FieldNameArguments) and given.field_names)
     if isinstance(answer, SearchOutcome) and answer.behind:
-        late = f"the indexes have yet to see the last {counted(answer.behind, 'commit')}; what is newest may be missing"
+        late = f"the indexes lag {counted(answer.behind, 'commit')} behind; the newest entries may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
     return _result(reply, store, call.notes)
 
 
-def _named(reply: ToolReply, versioned: object) -> ToolReply:
-    """A reply with the names of fields that were asked for."""
+def _rename_fields(reply: ToolReply, versioned: object) -> ToolReply:
+    """Return a reply with the field names of versioned writes, if requested."""
     return reply._replace(values=with_versioned_names(reply.values)) if versioned else reply
 
 
 def visit_of(context: Context) -> RequestContext:
-    """The request as access sees it. Raises MCPError for one that has not come through the door."""
+    """Return the access context of the request. Raises MCPError for a request that did not arrive over HTTP."""
     if context.request is None:
-        raise MCPError(types.INVALID_REQUEST, "this server is spoken to over HTTP")
+        raise MCPError(types.INVALID_REQUEST, "this server accepts requests over HTTP only")
     return context.request.scope["state"]["request_context"]
 
 
 def _asker(context: Context) -> str:
-    """Who shares with whom: a session is a caller of its own."""
+    """Return the identity for admission control; each session counts as a caller of its own."""
     session = _headers(context).get("mcp-session-id", "")
     return f"{visit_of(context).asker} {session}"
 
@@ -434,7 +437,7 @@ def _headers(context: Context) -> Mapping[str, str]:
 
 
 def default_store(context: Context) -> str | None:
-    """The store that the connection names."""
+    """Return the default store of the connection, or None."""
     return _wished(context).store or None
 
 
@@ -443,24 +446,24 @@ def _wished(context: Context) -> Wishes:
 
 
 def wished(scope: Mapping[str, Any]) -> Wishes:
-    """What a connection asks for, by headers such as `Kgserve-Store` or parameters such as `?store=`."""
+    """Return the options of a connection, from headers such as `Kgserve-Store` or parameters such as `?store=`."""
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     query = parse_qs(scope["query_string"].decode("latin-1"))
     return Wishes(*(headers.get(f"kgserve-{name}".encode()) or query.get(name, [""])[0] for name in Wishes._fields))
 
 
 def check_wishes(wishes: Wishes) -> None:
-    """Raises InvalidInput for tools, or a form of answers, that there are not."""
+    """Check the options of a connection. Raises InvalidInput for unknown tools or answer formats."""
     if wishes.tools:
         chosen(wishes.tools)
     if wishes.answers not in ("", "text", "both"):
-        raise errors.InvalidInput.at("answers", "is text, for answers without values, or both")
+        raise errors.InvalidInput.at("answers", "must be text, for answers without structured content, or both")
 
 
 def internal_error() -> str:
-    """All that callers hear of a defect."""
+    """Return the message that callers get for an internal error."""
     request_id = structlog.contextvars.get_contextvars().get("request_id")
-    return f"internal error; the server's log holds the details under request id {request_id}"
+    return f"internal error; the server log has the details under request id {request_id}"
 
 
 log = structlog.get_logger()
@@ -468,7 +471,7 @@ log = structlog.get_logger()
 
 @contextmanager
 def as_protocol_errors(**about: str) -> Generator[None]:
-    """Raises MCPError for whatever the block raises; the log gets what is ``about`` a defect."""
+    """Convert any exception of the block to MCPError; internal errors are logged with the fields ``about``."""
     try:
         yield
     except MCPError:
@@ -480,18 +483,18 @@ def as_protocol_errors(**about: str) -> Generator[None]:
         raise MCPError(types.INTERNAL_ERROR, internal_error()) from None
 
 
-async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T]) -> T:
-    """Wait for an answer; say at once what is being done, and every second that it still is."""
+async def _report_progress(context: Context, tool: Tool[Any], answering: Awaitable[T]) -> T:
+    """Wait for an answer; report progress immediately and then every second."""
     started = time.monotonic()
 
-    async def go_on() -> None:
+    async def report_periodically() -> None:
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             while True:
                 await asyncio.sleep(PROGRESS_INTERVAL_SECONDS)
                 await context.session.report_progress(round(time.monotonic() - started, 3), None, tool.doing)
 
     await context.session.report_progress(0.0, None, tool.doing)
-    reports = asyncio.create_task(go_on())
+    reports = asyncio.create_task(report_periodically())
     try:
         return await answering
     finally:

@@ -1,4 +1,4 @@
-"""The tool that asks in Cypher."""
+"""Tool that runs a Cypher query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EMPTY_QUERY_RESULT: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0
 
 @with_fields_of(requests.CypherRequest, "mode")
 class QueryCypher(DetailArguments, kw_only=True):
-    """One Cypher statement that reads."""
+    """One reading Cypher statement."""
 
     query: QueryField
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}  # noqa: RUF012 - msgspec copies it
@@ -41,7 +41,7 @@ def _query_reply(found: answers.CypherAnswer, given: QueryCypher, _store: str) -
 
 def _more_rows(found: answers.CypherAnswer, shown: int) -> str:
     if shown < len(found.rows):
-        return f"{len(found.rows) - shown:,} rows more: fewer or shorter columns (substring), or SKIP and LIMIT"
+        return f"{len(found.rows) - shown:,} more rows: return fewer or shorter columns (substring), or SKIP and LIMIT"
     return "there are more rows: raise max_rows, or use SKIP and LIMIT" if found.truncated else ""
 
 
@@ -49,7 +49,7 @@ CYPHER_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "query_cypher",
         "Query with Cypher",
-        "When counts or patterns are asked for that nothing else tells: a statement that reads (:Entity {id, type, "
+        "When no other tool finds the counts or patterns asked for: a statement that reads (:Entity {id, type, "
         "content, attributes}), [:RELATES_TO {relation_type, weight, attributes}]; attributes are JSON text.",
         QueryCypher,
         "running the query",

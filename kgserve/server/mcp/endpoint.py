@@ -1,4 +1,4 @@
-"""The ASGI application at /mcp. It is there at once; the SDK is imported, in a thread, for the first request."""
+"""ASGI application at /mcp. The MCP SDK is imported in a thread at the first request, to keep startup fast."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ _INVALID_BODY_MESSAGE = (
 
 
 class McpEndpoint:
-    """Serves requests while `running` runs; the first ones wait for the import."""
+    """ASGI application of MCP; serves while `running` is active. The first requests wait for the import."""
 
     def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self._load = partial(_load, graphs, threads, forwarder)
-        self._patience = graphs.settings.shutdown_grace / 4
+        self._stop_timeout = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._served: asyncio.Future[Served] | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI entry, for the types of any framework.
+        """Handle an ASGI request.
 
-        Raises Unavailable when the server is stopping, and InvalidInput for tools or answers that there are not.
+        Raises Unavailable while the server is stopping, and InvalidInput for unknown tools or answer formats.
         """
         if self._served is None or self._stopping.is_set():
             raise Unavailable("the server is stopping")
         self._wanted.set()
         served = await asyncio.shield(self._served)
-        # Blanks around a value are no part of it, and uvicorn's parser leaves those at the end; the SDK compares.
+        # uvicorn leaves trailing whitespace in header values, and the SDK compares them exactly.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope["user"] = served.user_of(scope["state"]["request_context"].caller)
         served.check(scope)
@@ -67,14 +67,14 @@ class McpEndpoint:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _handle(self, served: Served, scope: Any, receive: Any, send: Any) -> None:
-        with self._counted(waits=scope["method"] == "GET"):
+        with self._track(waits=scope["method"] == "GET"):
             await served.manager.handle_request(
                 scope, receive, PlainRefusals(send, served.manager.max_request_body_size)
             )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Serves until the end of the block."""
+        """Serve until the end of the block."""
         self._served = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._run(self._served), name="mcp")
         try:
@@ -84,7 +84,7 @@ class McpEndpoint:
             await asyncio.wait({task})
 
     def stop(self) -> None:
-        """Take no more requests; end the streams of listeners now, and sessions once their calls are answered."""
+        """Refuse new requests; end notification streams now, and sessions once their calls are answered."""
         self._stopping.set()
         self._wanted.set()
         if self._served is not None and self._served.done() and not self._served.exception():
@@ -102,7 +102,7 @@ class McpEndpoint:
                 ready.set_result(served)
                 await self._stopping.wait()
                 if self._running:
-                    await asyncio.wait(self._running, timeout=self._patience)
+                    await asyncio.wait(self._running, timeout=self._stop_timeout)
         except Exception as error:
             log.exception("mcp_failed")
             if not ready.done():
@@ -110,8 +110,8 @@ class McpEndpoint:
                 ready.exception()
 
     @contextlib.contextmanager
-    def _counted(self, *, waits: bool) -> Generator[None]:
-        """Counts requests that will be answered; those that wait for news need not be waited for."""
+    def _track(self, *, waits: bool) -> Generator[None]:
+        """Track a request that shutdown waits for; requests that wait for notifications are not tracked."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         if not waits:
             self._running.add(task)
@@ -126,7 +126,7 @@ def _load(graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> Served:
 
 
 class WhileValid:
-    """Wraps ASGI's ``receive`` of a stream that waits for news: when its key has ended, as if its client had left."""
+    """ASGI ``receive`` wrapper of a notification stream that simulates a disconnect once the key is not valid."""
 
     def __init__(self, receive: Any, context: RequestContext) -> None:
         self._receive = receive
@@ -134,33 +134,33 @@ class WhileValid:
         self.is_over = False
 
     async def __call__(self) -> Any:
-        """As ASGI's."""
-        coming = asyncio.ensure_future(self._receive())
+        """Receive the next ASGI message, or a disconnect once the key is not valid."""
+        receiving = asyncio.ensure_future(self._receive())
         try:
-            while not (await asyncio.wait({coming}, timeout=KEY_RECHECK_SECONDS))[0]:
+            while not (await asyncio.wait({receiving}, timeout=KEY_RECHECK_SECONDS))[0]:
                 if not self._context.still_valid:
                     self.is_over = True
                     return {"type": "http.disconnect"}
-            return coming.result()
+            return receiving.result()
         finally:
-            coming.cancel()
+            receiving.cancel()
 
 
 class PlainRefusals:
-    """Wraps ASGI's ``send`` for the SDK, whose refusals of what is no request show the classes it failed to make of it.
+    """ASGI ``send`` wrapper that replaces the SDK's validation errors, which show internal classes, with plain text.
 
-    A refusal's body is held back until it is whole, and then says it in our words.
+    Buffers the body of a refusal until it is complete.
     """
 
     def __init__(self, send: Any, largest: int) -> None:
-        """``largest``: bytes of the longest body."""
+        """Wrap ``send``; ``largest`` is the limit for bodies in bytes, for the error message."""
         self._send = send
         self._largest = largest
         self._start: Any = None
         self._body = b""
 
     async def __call__(self, message: Any) -> None:
-        """As ASGI's."""
+        """Send an ASGI message, with the body of a refusal replaced."""
         if message["type"] == "http.response.start" and int(message["status"]) in {_BAD_REQUEST, _TOO_LARGE}:
             self._start = message
         elif message["type"] == "http.response.body" and self._start is not None:
@@ -172,7 +172,7 @@ class PlainRefusals:
 
     async def _refuse(self, message: Any) -> None:
         too_large = int(self._start["status"]) == _TOO_LARGE
-        body = _over(self._largest) if too_large else _plain(self._body)
+        body = _too_large_error(self._largest) if too_large else _replace_validation_error(self._body)
         replaced = {b"content-length"} | ({b"content-type"} if too_large else set())
         headers = [(name, value) for name, value in self._start["headers"] if name.lower() not in replaced]
         headers += [(b"content-type", b"application/json")] if too_large else []
@@ -181,15 +181,15 @@ class PlainRefusals:
         await self._send({**message, "body": body})
 
 
-def _over(largest: int) -> bytes:
+def _too_large_error(largest: int) -> bytes:
     text = (
-        f"the message is over {largest // MEBIBYTE} MiB, the most that a call may have; make several calls of it, or "
-        "import it: `kgserve import`, or POST /api/memory/{store}/import"
+        f"the message exceeds {largest // MEBIBYTE} MiB, the limit for a call; split it into several calls, or "
+        "import the data: `kgserve import`, or POST /api/memory/{store}/import"
     )
     return msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": {"code": _INVALID_REQUEST, "message": text}})
 
 
-def _plain(body: bytes) -> bytes:
+def _replace_validation_error(body: bytes) -> bytes:
     try:
         answer = decode_json(body, dict[str, Any])
         if not answer["error"]["message"].startswith(_VALIDATION_ERROR_PREFIX):

@@ -1,7 +1,6 @@
-"""The ten tools of an entity memory: memories whose confidence fades, the entities that they are about, and relations.
+"""The ten tools of the entity-memory interface: memories with decaying confidence, entities and relations.
 
-Arguments have the names and the defaults of the interface that they follow. Where a store's settings choose another
-default, that one holds for what is left out.
+Arguments have the names and defaults of the original interface; the settings of a store can change the defaults.
 """
 
 from __future__ import annotations
@@ -77,46 +76,44 @@ _MEMORIES_PER_NODE = 5
 
 
 def _by_default(default: float, **bounds: Any) -> Meta:
-    """Describe a default that a store may have chosen differently."""
+    """Return schema metadata with a default that the settings of a store may override."""
     return Meta(extra_json_schema={"default": default}, **bounds)
 
 
-_MinConfidence = Annotated[Share | UnsetType, _by_default(0.1, description="Leave out what is less sure")]
-_Limit = Annotated[Annotated[int, Meta(ge=1, le=100)] | UnsetType, _by_default(20, description="Most memories")]
-_Threshold = Annotated[Share | UnsetType, _by_default(0.85, description="Cosine from which memories are merged")]
+_MinConfidence = Annotated[Share | UnsetType, _by_default(0.1, description="Exclude less certain ones")]
+_Limit = Annotated[Annotated[int, Meta(ge=1, le=100)] | UnsetType, _by_default(20, description="Maximum memories")]
+_Threshold = Annotated[Share | UnsetType, _by_default(0.85, description="Minimum cosine similarity")]
 _Strength = Annotated[Share | UnsetType, _by_default(0.5, description="0 to 1")]
 _Confidence = Annotated[Share | UnsetType, _by_default(1.0, description="0 to 1")]
 _Labels = Annotated[list[Label], Meta(max_length=100)]
 
 
 class EntityMemoryArguments(Arguments, kw_only=True):
-    """Arguments of these tools; `index` is taken as by all others, and not shown."""
+    """Arguments of these tools; `index` is accepted but not listed."""
 
     every_default: ClassVar[bool] = True
-    """These tools are known by their arguments and defaults, so each is said."""
+    """Makes the schemas list all defaults, as the original interface does."""
 
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
 class StoreMemory(EntityMemoryArguments, kw_only=True):
-    """A memory."""
+    """Memory to store."""
 
     content: Annotated[str, Meta(min_length=1, description="One thing to remember, as a sentence")]
     memory_type: Annotated[
         Label, Meta(description="observation, decision, learning, error, pattern, preference, fact or procedure")
     ] = "observation"
-    tags: Annotated[_Labels, Meta(description="To find it by")] = field(default_factory=list)
-    confidence: Annotated[Share, Meta(description="How sure it is, 0 to 1")] = 1.0
-    source: Annotated[Text, Meta(description="Where it is from")] | UnsetType = UNSET
-    context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
+    tags: Annotated[_Labels, Meta(description="For filtering")] = field(default_factory=list)
+    confidence: Annotated[Share, Meta(description="Certainty, 0 to 1")] = 1.0
+    source: Annotated[Text, Meta(description="Origin")] | UnsetType = UNSET
+    context: Annotated[str, Meta(description="Surrounding text")] | UnsetType = UNSET
     metadata: Metadata = field(default_factory=dict)
-    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = field(
-        default_factory=list
-    )
+    entity_names: Annotated[_Labels, Meta(description="Subjects; created if needed")] = field(default_factory=list)
 
 
 class RecallMemories(EntityMemoryArguments, kw_only=True):
-    """What to recall."""
+    """Query and filters of a recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
     search_mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
@@ -124,13 +121,13 @@ class RecallMemories(EntityMemoryArguments, kw_only=True):
     tags: Annotated[_Labels, Meta(description="All of these")] | UnsetType = UNSET
     min_confidence: _MinConfidence = UNSET
     limit: _Limit = UNSET
-    entity_name: Annotated[Label, Meta(description="Only about this entity; in graph mode, from it")] | UnsetType = (
+    entity_name: Annotated[Label, Meta(description="Only about this entity; in graph mode, its start")] | UnsetType = (
         UNSET
     )
 
 
 class MemoryOfName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An entity."""
+    """Entity."""
 
     name: Label
     entity_type: Annotated[
@@ -141,13 +138,13 @@ class MemoryOfName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CreateEntities(EntityMemoryArguments, kw_only=True):
-    """Entities."""
+    """Entities to create."""
 
     entities: Annotated[list[MemoryOfName], Meta(min_length=1, max_length=1_000)]
 
 
 class RelationOfNames(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A relation."""
+    """Relation."""
 
     source: Annotated[Label, Meta(description="Name of an entity")]
     target: Annotated[Label, Meta(description="Name of an entity")]
@@ -158,35 +155,35 @@ class RelationOfNames(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CreateRelations(EntityMemoryArguments, kw_only=True):
-    """Relations."""
+    """Relations to create."""
 
     relations: Annotated[list[RelationOfNames], Meta(min_length=1, max_length=1_000)]
 
 
 class DeleteMemories(EntityMemoryArguments, kw_only=True):
-    """Which memories: those that all filters let pass."""
+    """Filters for memories to delete; all must match."""
 
     memory_ids: Annotated[list[Id], Meta(max_length=1_000)] | UnsetType = UNSET
     before_date: Annotated[Time, Meta(description="Created before then, RFC 3339")] | UnsetType = UNSET
-    min_confidence_below: Annotated[Share, Meta(description="Whose confidence is below")] | UnsetType = UNSET
-    memory_types: Annotated[_Labels, Meta(description="Of any of these types")] | UnsetType = UNSET
+    min_confidence_below: Annotated[Share, Meta(description="With a lower confidence")] | UnsetType = UNSET
+    memory_types: Annotated[_Labels, Meta(description="Any of these types")] | UnsetType = UNSET
 
 
 class DeleteEntities(EntityMemoryArguments, kw_only=True):
-    """Which entities."""
+    """Entities to delete."""
 
     entity_names: Annotated[list[Label], Meta(min_length=1, max_length=1_000)]
     cascade_memories: Annotated[bool, Meta(description="Also delete the memories about them")] = False
 
 
 class DeleteRelations(EntityMemoryArguments, kw_only=True):
-    """Which relations."""
+    """Relations to delete."""
 
     relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=1_000)]
 
 
 class GetEntityGraph(EntityMemoryArguments, kw_only=True):
-    """Where to start, and how far to go."""
+    """Start, depth and filters of a traversal."""
 
     entity_name: Label
     depth: Annotated[int, Meta(ge=1, le=10, description="Hops")] = 1
@@ -195,22 +192,22 @@ class GetEntityGraph(EntityMemoryArguments, kw_only=True):
 
 
 class ConsolidateMemories(EntityMemoryArguments, kw_only=True):
-    """How to consolidate."""
+    """Options of a consolidation."""
 
     similarity_threshold: _Threshold = UNSET
     guard: Annotated[
         bool | UnsetType,
-        _by_default(default=True, description="Keep apart what differs in numbers, names or negations"),
+        _by_default(default=True, description="Do not merge if numbers, names or negations differ"),
     ] = UNSET
-    dry_run: Annotated[bool, Meta(description="Only say what would be merged")] = False
+    dry_run: Annotated[bool, Meta(description="Only list what would be merged")] = False
 
 
 class GetMemoryStats(EntityMemoryArguments, kw_only=True):
-    """Nothing."""
+    """No arguments."""
 
 
 def _sent(given: msgspec.Struct, **others: str) -> dict[str, Any]:
-    """What was given, by the names that a request has; ``others`` are those that differ."""
+    """Return the given arguments under the names of a request; ``others`` maps those that differ."""
     values = {others.get(name, name): value for name, value in msgspec.structs.asdict(given).items()}
     return {name: value for name, value in values.items() if value is not UNSET and name != "index"}
 
@@ -242,14 +239,14 @@ def _graph_of(graph: Any, given: GetEntityGraph) -> EntityGraph:
 def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> ToolReply:
     said = {
         "created": f"Stored [{found.id}].",
-        "duplicate": f"Known already, as [{found.id}]; it counts as used.",
-        "merged": f"Merged into [{found.id}], which says the same.",
+        "duplicate": f"Exists already as [{found.id}]; counted as used.",
+        "merged": f"Merged into [{found.id}], which has the same meaning.",
     }[found.outcome]
     lines = [said, _line(found), *map(_similar_line, found.similar)]
-    kept_apart = "what is similar was kept apart: is one of them no longer true, delete it with delete_memories"
+    kept_apart = "similar memories were kept separate: if one is no longer true, delete it with delete_memories"
     hint = kept_apart if found.similar else ""
     if not found.near_checked:
-        hint = "there was no vector to compare it by, so a memory that means the same may be there"
+        hint = "no vector was available for comparison, so a memory with the same meaning may exist"
     similar = [lean(each) for each in found.similar]
     values = {**_values(found), "outcome": found.outcome, "similar": similar, "sequence": found.sequence}
     return ToolReply("\n".join(lines), values, hint=hint)
@@ -257,9 +254,9 @@ def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> ToolReply:
 
 @present.register
 def _found(found: RecallAnswer, given: RecallMemories, _store: str) -> ToolReply:
-    hints = [f"{each}; a lower min_confidence shows what has faded" for each in left_out(found)]
-    told = [(_values(each), _line(each)) for each in found.hits]
-    return recollection(found, given.query, told, hints + without_meaning(found, given.search_mode))
+    hints = [f"{each}; a lower min_confidence includes faded memories" for each in left_out(found)]
+    entries = [(_values(each), _line(each)) for each in found.hits]
+    return recollection(found, given.query, entries, hints + without_meaning(found, given.search_mode))
 
 
 @present.register
@@ -276,30 +273,30 @@ def _relations_made(found: RelationsCreated, _given: CreateRelations, _store: st
     made = [shortened(each, MAX_EXCERPT_CHARS) for each in found.entities_created]
     hint = ""
     if made:
-        hint = f"made as unknown, since nobody had said what they are: {', '.join(made[:20])}; create_entities says it"
+        hint = f"created with the type unknown: {', '.join(made[:20])}; set their types with create_entities"
     values = {"relations": shown, "entities_created": first_fitting(made, MAX_DETAIL_CHARS), "sequence": found.sequence}
     return _listing(f"Relations: {found.created} created.", lines, values)._replace(hint=hint)
 
 
 @present.register
 def _memories_deleted(found: MemoriesDeleted, _given: DeleteMemories, _store: str) -> ToolReply:
-    more = "more of them fit than are deleted at once: call it again" if found.more else ""
-    missing = f" Not there: {', '.join(found.missing[:20])}." if found.missing else ""
+    more = "more memories match than one call deletes: repeat the call" if found.more else ""
+    missing = f" Not found: {', '.join(found.missing[:20])}." if found.missing else ""
     values = {"deleted": found.count, "ids": found.ids, "missing": first_fitting(found.missing, MAX_DETAIL_CHARS)}
     return ToolReply(f"Deleted {counted(found.count, 'memory', 'memories')}.{missing}", values, more)
 
 
 @present.register
 def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: str) -> ToolReply:
-    missing = f" Not there: {', '.join(found.missing[:20])}." if found.missing else ""
+    missing = f" Not found: {', '.join(found.missing[:20])}." if found.missing else ""
     text = (
         f"Deleted {counted(found.count, 'entity', 'entities')} with {counted(found.relations_deleted, 'relation')} and "
         f"{counted(found.memories_deleted, 'memory', 'memories')}.{missing}"
     )
     hint = ""
     if found.memories_kept:
-        told = counted(found.memories_kept, "memory mentions", "memories mention")
-        text += f" {told} what was deleted and stay: {', '.join(f'[{each}]' for each in found.memory_ids)}."
+        kept = counted(found.memories_kept, "memory mentions", "memories mention")
+        text += f" {kept} deleted entities and remain: {', '.join(f'[{each}]' for each in found.memory_ids)}."
         hint = "delete_memories with these memory_ids deletes them"
     values = {
         "memories_kept": found.memories_kept,
@@ -315,9 +312,9 @@ def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntities, _store: st
 @present.register
 def _relations_deleted(found: RelationsDeleted, _given: DeleteRelations, _store: str) -> ToolReply:
     missing = [f"{each.source} -[{each.relation_type}]-> {each.target}" for each in found.missing]
-    said = f" Not there: {', '.join(missing[:20])}." if missing else ""
+    suffix = f" Not found: {', '.join(missing[:20])}." if missing else ""
     values = {"deleted": found.deleted, "missing": first_fitting(missing, MAX_DETAIL_CHARS)}
-    return ToolReply(f"Deleted {counted(found.deleted, 'relation')}.{said}", values)
+    return ToolReply(f"Deleted {counted(found.deleted, 'relation')}.{suffix}", values)
 
 
 @present.register
@@ -327,7 +324,7 @@ def _graph_found(found: EntityGraph, given: GetEntityGraph, _store: str) -> Tool
     lines = [f"{each.name} ({each.entity_type}){_about(each.memories or ())}" for each in found.nodes[: len(nodes)]]
     lines = lines_within([*lines, *map(_arrow, found.edges[: len(edges)])], MAX_RESULT_CHARS)
     cut = found.truncated or (len(nodes), len(edges)) < (len(found.nodes), len(found.edges))
-    more = "not all of it is shown: a smaller depth, or a higher min_strength" if cut else ""
+    more = "not all of it is shown: use a smaller depth, or a higher min_strength" if cut else ""
     counts = f"{counted(len(found.nodes), 'entity', 'entities')}, {counted(len(found.edges), 'relation')}"
     head = f"{given.entity_name}: {counts}"
     return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "edges": edges}, more)
@@ -341,7 +338,7 @@ def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _stor
         f"{would}merged into {found.clusters_found}."
     )
     lines = [f"[{each.primary}] ← {', '.join(f'[{one}]' for one in each.absorbed)}" for each in found.clusters]
-    lines += [f"kept apart ({each.differs}): {', '.join(each.ids)}" for each in found.kept_apart]
+    lines += [f"kept separate ({each.differs}): {', '.join(each.ids)}" for each in found.kept_apart]
     values = {
         "dry_run": found.dry_run,
         "clusters_found": found.clusters_found,
@@ -352,9 +349,7 @@ def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _stor
         "kept_apart": first_fitting(map(msgspec.to_builtins, found.kept_apart), MAX_RESULT_CHARS // 4),
     }
     hints = [f"the run {found.run} can be undone"] if found.run else []
-    hints += (
-        [] if found.near_checked else ["only the wording was compared, not the meaning: no embedding model answers"]
-    )
+    hints += [] if found.near_checked else ["only words were compared, not meaning: no embedding model is available"]
     return _listing(head, lines, values | ({"run": found.run} if found.run else {}))._replace(hint="; ".join(hints))
 
 
@@ -373,7 +368,7 @@ _MEMORY_RESULT_FIELDS = (
     *("id", "content", "memory_type", "tags", "confidence", "source", "context", "metadata", "entities"),
     *("created_at", "score"),
 )
-"""What these tools tell of a memory, as far as it is neither empty nor usual."""
+"""Fields of a memory in the values of these tools, unless they are empty."""
 
 
 def _values(memory: Memory) -> dict[str, Any]:
@@ -438,19 +433,19 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "store_memory",
         "Store a memory",
-        "When something will matter later, store it: one thing at a time, with whom or what it is about. Saying the "
-        "same again makes no second one; the answer tells what is similar.",
+        "When something will matter later, store it: one thing at a time, with the entities that it is about. "
+        "Repeating it creates no second memory; the answer lists similar ones.",
         StoreMemory,
         "storing",
         lambda graph, given: store_memory.store_memory(graph, StoreMemoryRequest(**_sent(given))),
         "writes",
-        retry_hint="recall_memories with its words shows whether it is there; stored again, it is met",
+        retry_hint="recall_memories with its words shows whether it was stored; storing it again keeps one",
     ),
     Tool(
         "recall_memories",
         "Recall memories",
-        "Before answering about the user, the project or earlier decisions, recall: the memories that fit a question, "
-        "best and surest first. Being recalled keeps a memory from fading.",
+        "Before answering about the user, the project or earlier decisions, recall: memories that match a question, "
+        "most relevant and certain first. Recalled memories fade more slowly.",
         RecallMemories,
         "recalling",
         _recalled,
@@ -460,7 +455,8 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "create_entities",
         "Create entities",
-        "Name people, projects and things, so that memories can be about them. One of the same name and type is met.",
+        "Create people, projects and things for memories to refer to. An existing one of the same name and type is "
+        "kept.",
         CreateEntities,
         "creating entities",
         _entities,
@@ -469,7 +465,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "create_relations",
         "Create relations",
-        "Relate entities by name, in active voice. Ends that are not there are made; stating one again updates it.",
+        "Relate entities by name, in active voice. Missing ends are created; repeating a relation updates it.",
         CreateRelations,
         "creating relations",
         _relations,
@@ -478,7 +474,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_memories",
         "Delete memories",
-        "Delete the memories that fit all filters given; at least one is needed. Entities stay.",
+        "Delete the memories that match all given filters; at least one is required. Entities stay.",
         DeleteMemories,
         "deleting memories",
         lambda graph, given: store_memory.delete_memories(graph, DeleteMemoriesRequest(**_sent(given))),
@@ -487,7 +483,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_entities",
         "Delete entities",
-        "Delete entities and their relations; with cascade_memories the memories about them, too.",
+        "Delete entities and their relations; with cascade_memories also the memories about them.",
         DeleteEntities,
         "deleting entities",
         lambda graph, given: named.delete_entities(graph, DeleteEntitiesRequest(**_sent(given))),
@@ -505,7 +501,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_entity_graph",
         "Look around an entity",
-        "What an entity is related to, up to `depth` relations away in either direction, and the memories about each.",
+        "The entities up to `depth` relations away from an entity, in either direction, and the memories about each.",
         GetEntityGraph,
         "looking around",
         _graph_of,
@@ -515,8 +511,8 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "consolidate_memories",
         "Consolidate memories",
-        "Merge memories that say the same in other words. What differs in numbers, names or negations is kept apart "
-        "and told. With dry_run it only says what it would do.",
+        "Merge memories with the same meaning. Those that differ in numbers, names or negations are kept separate and "
+        "listed. dry_run only lists what would be merged.",
         ConsolidateMemories,
         "consolidating",
         lambda graph, given: use_cases.consolidate(graph, ConsolidateRequest(**_sent(given))),
@@ -526,7 +522,7 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_memory_stats",
         "Count memories",
-        "How many memories, entities and relations there are, of which types, and how sure they are.",
+        "The numbers of memories, entities and relations, by type, and their average confidence.",
         GetMemoryStats,
         "counting",
         lambda graph, _given: analytics.overview(graph),
@@ -534,4 +530,4 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         maker=_STORE_MEMORY_TOOL,
     ),
 )
-"""In the order of the interface that they follow."""
+"""Tools in the order of the original interface."""

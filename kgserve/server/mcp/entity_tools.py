@@ -1,4 +1,4 @@
-"""The tools that read entities and relations: one, a list, a page of relations, a walk."""
+"""Tools that read entities and relations: one entity, lists, and graph traversal."""
 
 from __future__ import annotations
 
@@ -75,69 +75,69 @@ _EMPTY_WALK_RESULT: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "tru
 
 @with_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
 class Traverse(DetailArguments, kw_only=True):
-    """Where to start, how far to go, and along which edges."""
+    """Start, depth and filters of a traversal."""
 
     start_id: IdField
     depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops")] = 1
     relation_types: RelationTypesField = UNSET
-    direction: Annotated[walk.Direction, Meta(description="Of relations")] = "outgoing"
-    max_nodes: Annotated[int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
-        requests.MAX_TRAVERSED_NODES
-    )
-    follow_symlinks: Annotated[bool, Meta(description="Into other stores, too")] = False
+    direction: Annotated[walk.Direction, Meta(description="Direction of relations")] = "outgoing"
+    max_nodes: Annotated[
+        int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Maximum nodes, nearest first")
+    ] = requests.MAX_TRAVERSED_NODES
+    follow_symlinks: Annotated[bool, Meta(description="Include other stores")] = False
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
 
 
 class GetEntity(DetailArguments, kw_only=True):
-    """The node to read."""
+    """Node to read."""
 
     id: IdField
-    content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to pass over")] = 0
-    relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
+    content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to skip")] = 0
+    relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to skip")] = 0
     direction: Annotated[walk.Direction, Meta(description="Which relations to show")] = "both"
-    version: Annotated[VersionField, Meta(description="This version of it, without relations")] | UnsetType = UNSET
-    follow_symlinks: Annotated[bool, Meta(description="Incoming relations of other stores, too")] = False
+    version: Annotated[VersionField, Meta(description="Only this version, without relations")] | UnsetType = UNSET
+    follow_symlinks: Annotated[bool, Meta(description="Include incoming relations of other stores")] = False
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
 
 
 class ListEntities(DetailArguments, kw_only=True):
-    """Which entities to list, and from where; or to count; or some by their ids."""
+    """Filters and page of a list of entities; or count only, or entities by id."""
 
     types: TypesField = UNSET
     tags: TagsField = UNSET
     attributes: AttributesField = UNSET
     ids: (
-        Annotated[list[IdField], Meta(max_length=MAX_PAGE_ROWS, description="Just these, in this order")] | UnsetType
+        Annotated[list[IdField], Meta(max_length=MAX_PAGE_ROWS, description="Only these, in this order")] | UnsetType
     ) = UNSET
-    count: Annotated[bool, Meta(description="Just how many")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most entities")] = 50
-    offset: Annotated[int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Entities to pass over")] = 0
-    cursor: Annotated[str, Meta(description="The next_cursor of the page before, for the next one")] | UnsetType = UNSET
+    count: Annotated[bool, Meta(description="Only the number")] = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Maximum entities")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Entities to skip")] = 0
+    cursor: Annotated[str, Meta(description="next_cursor of the previous page")] | UnsetType = UNSET
     compact: Annotated[bool, Meta(description="Without contents and attributes")] = True
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
 
 
 class ListRelations(DetailArguments, kw_only=True):
-    """The relations of one entity, in one direction."""
+    """Relations of one entity in one direction."""
 
     id: IdField
     direction: Annotated[
-        Literal["outgoing", "incoming"], Meta(description="Those that start, or that end, at the entity")
+        Literal["outgoing", "incoming"], Meta(description="Relations that start, or end, at the entity")
     ] = "outgoing"
     relation_types: RelationTypesField = UNSET
-    follow_symlinks: Annotated[bool, Meta(description="Incoming ones of other stores, too")] = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Most relations")] = 50
-    offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
+    follow_symlinks: Annotated[bool, Meta(description="Include incoming ones of other stores")] = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Maximum relations")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to skip")] = 0
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
 
 
 def _get_entity(graph: Graph, given: GetEntity) -> answers.NodeAnswer:
     if given.version and (given.as_of or given.valid_at or given.follow_symlinks):
-        raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks; leave them out")
+        raise InvalidInput("version: cannot be combined with as_of, valid_at or follow_symlinks; omit them")
     found = as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
     if given.direction != "both":
         [other] = {"outgoing", "incoming"} - {given.direction}
@@ -161,10 +161,10 @@ def _list_entities(graph: Graph, given: ListEntities) -> answers.ListedPage | an
         return reading.get_nodes(graph, as_request(requests.NodesRequest, given))
     if given.count:
         if given.as_of:
-            raise InvalidInput("count: goes without as_of; list the entities of then")
+            raise InvalidInput("count: cannot be combined with as_of; list the entities instead")
         return reading.count(graph, as_request(requests.CountRequest, given))
     found = _page(graph, given, given.limit)
-    # A page that is too large is asked for again as a shorter one, whose cursor goes on where it ends.
+    # A page that is too large is read again with a smaller limit, so that its cursor matches its end.
     while (fitting := count_fitting(found.nodes, detail=given.detail)) < len(found.nodes):
         found = _page(graph, given, fitting)
     return found
@@ -194,7 +194,7 @@ def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str)
     head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
     head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
     if not found.nodes:
-        hint = f"there is no node {quoted(given.start_id)}{when}; search_knowledge finds ids"
+        hint = f"there is no node {quoted(given.start_id)}{when}; use search_knowledge to find ids"
         values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
         return ToolReply(f"{head}\n\n{_NODES_HEADING}", values, hint=hint, names_store=False)
     edge_room = min(MAX_SUBJECT_CHARS * 2 // 5, len(encode(found.edges)))
@@ -212,7 +212,7 @@ def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str)
     left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
     more = ""
     if any(left) or found.truncated:
-        beyond = ", and more are within reach" if found.truncated else ""
+        beyond = ", and more are reachable" if found.truncated else ""
         more = f"{left[0]:,} nodes and {left[1]:,} edges are not shown{beyond}: {_NARROW_WALK_HINT}"
     lines = [
         head,
@@ -227,30 +227,30 @@ def _traverse_reply(found: answers.TraverseAnswer, given: Traverse, _store: str)
 
 
 def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
-    """The ends of an edge of a walk, each with its store, which is told where a walk goes through several."""
+    """Return the ends of an edge, each with its store if the walk spans several."""
     store = edge.store or None
     return (store, edge.source), (edge.to_graph or store, edge.target)
 
 
 def _walked_node_line(node: answers.ReachedNode) -> str:
-    """Format a node of a walk as the Memory Engine does: a star marks the start, the content is shortened."""
+    """Format a node of a walk like the Memory Engine: a star marks the start, the content is shortened."""
     named = f"  [{' ' if node.depth else '*'}] id={quoted(node.id)}"
     store = f" store={quoted(node.store)}" if node.store else ""
     if is_missing(node):
-        return f"{named}{store} is not there"
+        return f"{named}{store} does not exist"
     whole = replace(node, summary=UNSET, tags=UNSET, attributes={})
     content = f" content={quoted(shortened(node.content, MAX_TEASER_CHARS, '...'))}" if node.content else ""
     return f"{named} type={quoted(node.type)}{content}{store}{node_facts(whole)}"
 
 
 def _walked_edge_line(edge: answers.Edge) -> str:
-    """Format an edge of a walk as the Memory Engine does; its weight is always there."""
+    """Format an edge of a walk like the Memory Engine, always with its weight."""
     facts = "".join(f" {fact}" for fact in edge_facts(edge) if not fact.startswith("weight="))
     return f"  {arrow(edge)} (weight={_weight(edge.weight)}){facts}"
 
 
 def _weight(weight: float) -> str:
-    """A weight with two decimals, or as many significant digits as it takes not to show another one."""
+    """Format a weight with two decimals, or with four significant digits if two decimals would round it."""
     text = f"{weight:.2f}"
     return text if float(text) == weight else f"{weight:.4g}"
 
@@ -269,32 +269,32 @@ def _get_entity_reply(found: answers.NodeAnswer, given: GetEntity, _store: str) 
     sides = {"outgoing": found.outgoing, "incoming": found.incoming}
     shown = {name: items(edges, room, detail=given.detail) for name, edges in sides.items()}
     cut = found.edges_truncated or any(len(shown[name]) < len(edges) for name, edges in sides.items())
-    values: dict[str, Any] = {"node": _one(node, detail=given.detail), **shown, "edges_truncated": cut}
+    values: dict[str, Any] = {"node": _node_values(node, detail=given.detail), **shown, "edges_truncated": cut}
     more: list[str] = []
     if end < len(whole.content) or given.content_offset:
         values["content_length"] = len(whole.content)
     if end < len(whole.content):
-        more.append(f"the content goes on to character {len(whole.content):,}: ask with content_offset={end}")
+        more.append(f"the content has {len(whole.content):,} characters: continue with content_offset={end}")
     if cut:
         offset = given.relations_offset + min(len(shown[name]) for name in shown if len(shown[name]) < len(sides[name]))
-        more.append(f"not all edges are here: ask with relations_offset={offset}, or for one direction")
+        more.append(f"not all edges are shown: use relations_offset={offset}, or one direction")
     if node.attributes is not whole.attributes:
-        more.append("the attributes are too long: ask for parts with query_cypher and substring()")
+        more.append("the attributes are too long: read parts with query_cypher and substring()")
     if node.tags is not whole.tags:
-        more.append("the tags are too long for one answer")
+        more.append("the tags are too long for one reply")
     edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
     hint, redirected = redirect_note(found.redirected_from)
     return ToolReply(_entity_text(node, edges, describe_moment(given)), values | redirected, "; ".join(more), hint)
 
 
 def redirect_note(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
-    """What is said of an answer about another node than the one that was asked for."""
+    """Return the hint and values for a node that was merged into the returned one."""
     if not source:
         return "", {}
     return f"{quoted(source)} was merged into this entity", {"redirected_from": source}
 
 
-def _one(node: answers.Node, *, detail: bool) -> dict[str, Any]:
+def _node_values(node: answers.Node, *, detail: bool) -> dict[str, Any]:
     if detail:
         return msgspec.to_builtins(node)
     stamps = {"version": node.version, "updated_at": second(node.updated_at), "created_by": node.created_by}
@@ -314,7 +314,7 @@ def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when:
 
 
 def count_fitting(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
-    """How many of a page's first nodes can be presented, as text and as values; one at least."""
+    """Return how many of a page's first nodes fit into a reply, at least 1."""
     return max(len(list_page(nodes, node_line, detail=detail, content=MAX_DETAIL_CHARS)[0]), 1)
 
 
@@ -331,9 +331,7 @@ def _some_entities_reply(found: answers.NodesAnswer, given: ListEntities, store:
     nodes, lines = list_page(
         found.nodes, node_line, detail=given.detail, content=MAX_TEASER_CHARS if given.compact else MAX_DETAIL_CHARS
     )
-    more = (
-        f"{len(found.nodes) - len(nodes):,} of them did not fit: ask for fewer" if len(nodes) < len(found.nodes) else ""
-    )
+    more = f"{len(found.nodes) - len(nodes):,} did not fit: request fewer ids" if len(nodes) < len(found.nodes) else ""
     missing = first_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
     hint = f"there is no {', '.join(map(quoted, missing))}" if missing else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{describe_moment(given)}"
@@ -361,8 +359,8 @@ ENTITY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_entity",
         "Read one entity",
-        "When an id is known: the entity whole, with attributes and relations, page by page by `relations_offset`; as "
-        "it is, as of a moment, or in one of its versions.",
+        "When an id is known: the full entity with attributes and relations (pages by `relations_offset`), currently, "
+        "at an earlier time, or in one of its versions.",
         GetEntity,
         "reading the entity",
         _get_entity,
@@ -371,7 +369,7 @@ ENTITY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "traverse_knowledge_graph",
         "Walk the graph from an entity",
-        "When it matters what depends on an entity, or leads to it: the entities within `depth` hops, nearest first, "
+        "When dependencies of an entity matter, in either direction: the entities within `depth` hops, nearest first, "
         "and the relations between them.",
         Traverse,
         "walking the graph",
@@ -383,8 +381,8 @@ ENTITY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "list_entities",
         "List entities",
-        "When all of a kind are wanted: entities of any of `types`, with all of `tags` and `attributes`, by id, page "
-        "by page; with `count` how many; or those of `ids`.",
+        "When all entities of a kind are needed: those of any of `types`, with all `tags` and `attributes`, by id, in "
+        "pages; with `count` only their number; or the entities in `ids`.",
         ListEntities,
         "listing entities",
         _list_entities,
@@ -393,7 +391,7 @@ ENTITY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "list_relations",
         "List the relations of an entity",
-        "Relations that start or end at one entity, page by page: by ordinal, those without one last, then by age.",
+        "Relations that start or end at one entity, in pages: by ordinal, those without one last, then by age.",
         ListRelations,
         "listing relations",
         _list_relations,

@@ -1,4 +1,4 @@
-"""The tools that read the history of an entity and go back to a version of it."""
+"""Tools that read the history of an entity and revert it to a version."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _MAX_VALUE_LINE_CHARS = 120
 
 
 class EntityHistory(DetailArguments, kw_only=True):
-    """The entity whose states are asked for, and a page of them, or the version to go back to."""
+    """Entity with a page of its states, or the version to revert to."""
 
     id: IdField
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Most states")] = 20
-    before: Annotated[VersionField, Meta(description="The next_before of the page before")] | UnsetType = UNSET
-    revert_to: Annotated[VersionField, Meta(description="Write it as it was in this version")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Maximum states")] = 20
+    before: Annotated[VersionField, Meta(description="next_before of the previous page")] | UnsetType = UNSET
+    revert_to: Annotated[VersionField, Meta(description="Restore this version")] | UnsetType = UNSET
 
 
 @with_fields_of(requests.RevertRequest)
 class RevertEntity(Arguments, kw_only=True):
-    """The entity, and the version that it shall be like again."""
+    """Entity, and the version to revert it to."""
 
     id: IdField
-    version: Annotated[VersionField, Meta(description="One of those in entity_history")]
+    version: Annotated[VersionField, Meta(description="A version from entity_history")]
 
 
 def _history(graph: Graph, given: EntityHistory) -> Any:
@@ -60,7 +60,7 @@ def _history_reply(found: answers.NodeHistory, given: msgspec.Struct, _store: st
 
 
 def _state_values(state: answers.NodeState) -> dict[str, Any]:
-    """A state by its version and what it changed; the first one, which changed nothing, by its content."""
+    """Return a state as its version and changes; the first state, without changes, includes its content."""
     node = state.node
     named = {"version": node.version, "created_by": node.created_by}
     if not state.diff:
@@ -84,21 +84,21 @@ def _value(value: Any) -> str:
 
 
 def revert_reply(found: answers.InjectAnswer, entity: str, version: int) -> ToolReply:
-    """Return what going back to a version wrote."""
+    """Return the reply for reverting an entity to a version."""
     values = {"changed": not found.nodes_unchanged, **write_counts(found)}
     if found.nodes_unchanged:
-        said = f"is as it was in version {version} already; nothing changed"
+        outcome = f"already equals version {version}; nothing changed"
     else:
-        said = f"is again as it was in version {version}, as a new version"
-    return ToolReply(f"{quoted(entity)} {said}. Sequence {found.sequence}.", values)
+        outcome = f"was reverted to version {version}, as a new version"
+    return ToolReply(f"{quoted(entity)} {outcome}. Sequence {found.sequence}.", values)
 
 
 HISTORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "entity_history",
         "Read the history of an entity",
-        "The states of an entity, newest first, deleted or not: when, by whom, what changed. With `revert_to` it is "
-        "written as it was in that version, as a new one; relations stay.",
+        "The states of an entity, newest first, deleted or not: when, by whom, what changed. `revert_to` restores that "
+        "version as a new one; relations stay.",
         EntityHistory,
         "reading the history",
         _history,
@@ -106,10 +106,10 @@ HISTORY_TOOLS: tuple[Tool[Any], ...] = (
     ),
     Tool(
         "revert_entity",
-        "Go back to a version of an entity",
-        "Write an entity as it was in a former version, as a new one; one that was deleted comes back. Relations stay.",
+        "Revert an entity to a version",
+        "Restore an earlier version of an entity as a new version; a deleted entity comes back. Relations stay.",
         RevertEntity,
-        "going back to a version",
+        "reverting to a version",
         lambda graph, given: history.revert(graph, as_request(queries.RevertNode, given)),
         "writes",
     ),

@@ -1,4 +1,4 @@
-"""The JSON Schemas of tools' arguments, in words that every family of models understands."""
+"""JSON Schemas of tool arguments, reduced to keywords that all model vendors support."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ import msgspec
 
 Schema = Mapping[str, Any]
 UNLISTED = "unlisted"
-"""Marks what is taken and not shown: other names of a field, and what hardly anybody needs."""
+"""Marks fields that are accepted but not listed: aliases, and rarely used fields."""
 _DEFS_REFERENCE_PREFIX = "#/$defs/"
 _SCHEMA_KEYWORDS = ("type", "description", "enum", "default", "required")
 _MAX_STATED_MAXIMUM = 100_000
-"""A maximum above it is no word to a model."""
+"""Larger maxima are omitted from schemas."""
 _ANY_VALUE_SCHEMA = {"description": "Any"}
-"""What an object with names of the caller's own may hold. Some models send an empty object where a schema does not say.
+"""Schema of the values of an object with arbitrary keys. Without it some models send an empty object.
 
-As a schema and not as `true`: the converter of google-genai fails at `true`.
+Not `true`, because the converter of google-genai fails at it.
 """
 _ITEM_FIELD_DESCRIPTIONS: dict[str, str] = {
     **dict.fromkeys(("id", "type", "content", "attributes", "metadata", "tags", "relation_type", "weight"), ""),
     "summary": "Short form of the content",
     "freshness_at": "Stale from then on, RFC 3339",
-    "created_by": "Who writes this",
+    "created_by": "Author",
     "to_graph": "Store that `to` is in, if another",
     "valid_from": "True from then on, RFC 3339",
     "valid_to": "True until then, RFC 3339",
 }
-"""Words for fields of items, whose Structs are the REST interface's and say more there."""
+"""Short descriptions for fields of list items, whose Structs belong to the REST interface."""
 
 
 @cache
 def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """What a tool takes, in few and plain words: one type for each field, every Struct where it stands.
+    """Return the input schema of a tool: one type per field, nested Structs inlined.
 
-    These every family of models understands: converters to the schemas of models drop or refuse references,
-    alternatives, exclusive bounds and closed objects. All limits hold nevertheless: arguments are read into
-    the Structs. Defaults that are empty, nothing or false are left out, unless the Struct has ``every_default``.
+    Converters to the schemas of model vendors drop or refuse references, alternatives, exclusive bounds and closed
+    objects. All limits still apply, because arguments are decoded into the Structs. Empty, null and false defaults are
+    omitted, unless the Struct has ``every_default``.
     """
     root, definitions = _parts(struct)
     made = _plain(root, definitions)
     if getattr(struct, "every_default", False):
         for name, field in made.get("properties", {}).items():
             field.update({key: value for key, value in root["properties"][name].items() if key == "default"})
-    # The root's own description would say what the tool's says.
+    # The root's description would repeat that of the tool.
     return {key: value for key, value in made.items() if key != "description"}
 
 
 def _parts(struct: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema of ``struct`` itself, and those of others that it refers to, by name."""
+    """Return the schema of ``struct``, and by name those that it refers to."""
     [root], made = msgspec.json.schema_components([struct], ref_template=f"{_DEFS_REFERENCE_PREFIX}{{name}}")
     definitions = _typed(made)
     return definitions.pop(_name(root)), definitions
@@ -61,7 +61,7 @@ def _name(part: Schema) -> str:
 
 
 def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
-    """The part without anything that some family of models does not take."""
+    """Return the part reduced to supported keywords."""
     found = _one(part, definitions)
     made = {key: found[key] for key in _SCHEMA_KEYWORDS if found.get(key)}
     if found.get("maximum", _MAX_STATED_MAXIMUM) < _MAX_STATED_MAXIMUM:
@@ -77,7 +77,7 @@ def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
 
 
 def _one(part: Schema, definitions: Schema) -> Schema:
-    """The part itself in the place of a reference; of alternatives the one that is a text, or else the first."""
+    """Resolve a reference; of alternatives choose the text, or else the first."""
     if "$ref" in part:
         return {**definitions[_name(part)], **part}
     if "anyOf" not in part:
@@ -87,7 +87,7 @@ def _one(part: Schema, definitions: Schema) -> Schema:
 
 
 def _item(part: dict[str, Any]) -> dict[str, Any]:
-    """An item of a list, whose fields are described in the words for those; it has none itself if it is plain."""
+    """Return the schema of a list item with short descriptions; a scalar item gets no description."""
     if "properties" not in part:
         return {key: value for key, value in part.items() if key != "description"}
     for name in part["properties"].keys() & _ITEM_FIELD_DESCRIPTIONS.keys():
@@ -99,7 +99,7 @@ def _item(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(part: Any) -> Any:
-    """The part with a type beside every enumeration of texts, which clients that build forms look for."""
+    """Return the part with a type for every enumeration of texts; clients that build forms need it."""
     if isinstance(part, list):
         return [_typed(item) for item in part]
     if not isinstance(part, dict):

@@ -1,8 +1,7 @@
-"""The nine tools of the official MCP memory server, by their names, arguments and answers, over a store.
+"""The nine tools of the official MCP memory server, with its names, arguments and answers.
 
-Answers are JSON, as text and as values. An entity is a node, and its observations are the lines of the content: the
-other tools read and write the same. Two things are more than there: `read_graph` comes in pages, for answers have a
-size, and ``more`` says what was left out.
+An entity is a node, and its observations are the lines of the content, which the other tools read and write as well. In
+contrast to the official server, `read_graph` returns pages, and ``more`` says what was omitted.
 """
 
 from __future__ import annotations
@@ -31,69 +30,69 @@ from kgserve.server.mcp.values import as_json
 
 
 class ServerArguments(Arguments, kw_only=True):
-    """Arguments as the official server's; `index` is taken as by all tools, and not shown, for it has none there."""
+    """Arguments of the official server; `index` is accepted but not listed, because the official server has none."""
 
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
 class CreateServerEntities(ServerArguments, kw_only=True):
-    """What to make."""
+    """Entities to create."""
 
     entities: list[Entity]
 
 
 class CreateServerRelations(ServerArguments, kw_only=True):
-    """What to make."""
+    """Relations to create."""
 
     relations: list[ServerRelation]
 
 
 class AddObservations(ServerArguments, kw_only=True):
-    """What to add, and to which entity."""
+    """Observations to add, by entity."""
 
     observations: list[NewObservations]
 
 
 class DeleteServerEntities(ServerArguments, kw_only=True):
-    """What to delete."""
+    """Entities to delete."""
 
     names: list[str] = field(name="entityNames")
 
 
 class DeleteObservations(ServerArguments, kw_only=True):
-    """What to take away, and from which entity."""
+    """Observations to delete, by entity."""
 
     deletions: list[OldObservations]
 
 
 class DeleteServerRelations(ServerArguments, kw_only=True):
-    """What to delete."""
+    """Relations to delete."""
 
     relations: list[ServerRelation]
 
 
 class ReadGraph(ServerArguments, kw_only=True):
-    """Where to begin."""
+    """Page of the graph."""
 
     not_times: ClassVar[frozenset[str]] = frozenset({"after"})
-    after: Annotated[str, Meta(description="Name to go on behind")] = ""
+    after: Annotated[str, Meta(description="Name to continue after")] = ""
 
 
 class SearchNodes(ServerArguments, kw_only=True):
-    """What to look for."""
+    """Search query."""
 
     query: Annotated[str, Meta(max_length=10_000)]
 
 
 class OpenNodes(ServerArguments, kw_only=True):
-    """What to read."""
+    """Entities to read."""
 
     names: list[str]
 
 
 @present.register
-def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> ToolReply:
-    """What the official server answers with, and nothing beside it."""
+def _official_reply(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> ToolReply:
+    """Return the answer of the official server without additions."""
     match found:
         case Created():
             text = as_json(found.entities)
@@ -112,7 +111,7 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "create_entities",
         "Create entities",
-        "Create entities with observations, one fact each. What exists stays as it is.",
+        "Create entities with observations, one fact each. Existing entities stay unchanged.",
         CreateServerEntities,
         "creating entities",
         lambda graph, given: entities.create_entities(graph, given.entities),
@@ -148,7 +147,7 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_observations",
         "Delete observations",
-        "Delete facts, in their exact words.",
+        "Delete facts, by their exact text.",
         DeleteObservations,
         "deleting observations",
         lambda graph, given: entities.delete_observations(graph, given.deletions),
@@ -174,7 +173,7 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "search_nodes",
         "Search entities",
-        "Find entities by name, type, words or else meaning, with their relations.",
+        "Find entities by name, type, words or meaning, with their relations.",
         SearchNodes,
         "searching",
         lambda graph, given: entities.search_nodes(graph, given.query),
@@ -188,4 +187,4 @@ MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (
         lambda graph, given: entities.open_nodes(graph, given.names),
     ),
 )
-"""In the order of the official server's."""
+"""Tools in the order of the official server."""

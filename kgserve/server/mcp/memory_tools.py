@@ -1,7 +1,7 @@
-"""The four verbs of a memory (retain, recall, reflect, forget), and reading one memory whole.
+"""Memory tools: retain, recall, reflect, forget and get_memory.
 
-Arguments are those of the requests, in words for agents; what is left out is as there, but for recalling: an agent gets
-ten memories of at most 2,000 tokens, with what stands beside them.
+Arguments are those of the REST requests, described for agents. Defaults are the same, except for recall: ten memories
+of at most 2,000 tokens, with related memories.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ _MAX_LISTED_VERSIONS = 20
 
 _Labels = Annotated[list[Label], Meta(max_length=100)]
 _Layer = Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")]
-_From = Annotated[Time, Meta(description="True from then on, RFC 3339; left out: now")]
+_From = Annotated[Time, Meta(description="True from then on, RFC 3339; default: now")]
 _Until = Annotated[Time, Meta(description="True until then")]
 _Moment = Annotated[Time, Meta(description="RFC 3339")]
 
 
 class Turn(retain_api.Message, kw_only=True):
-    """One turn."""
+    """One message."""
 
-    role: Annotated[Label, Meta(description="Who says it")] = "user"
+    role: Annotated[Label, Meta(description="Speaker")] = "user"
     content: str
     at: Annotated[Time, Meta(description="RFC 3339")] | None = None
 
 
 class AboutName(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """By name."""
+    """Entity by name."""
 
     name: Label
     entity_type: Annotated[Label, Meta(description="person, project, technology …")] | UnsetType = UNSET
 
 
 class NamedRelations(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """By names."""
+    """Relation by names."""
 
     source: Label
     target: Label
@@ -88,7 +88,7 @@ class NamedRelations(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 @with_fields_of(retain_api.RetainRequest, "first")
 class Retain(Arguments, kw_only=True):
-    """What to remember."""
+    """Memory to store."""
 
     content: (
         Annotated[
@@ -101,32 +101,34 @@ class Retain(Arguments, kw_only=True):
     messages: (
         Annotated[
             list[Turn],
-            Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES, description="Or the turns of a talk"),
+            Meta(
+                min_length=1,
+                max_length=retain_api.MAX_CONVERSATION_MESSAGES,
+                description="Or messages of a conversation",
+            ),
         ]
         | UnsetType
     ) = UNSET
-    entity_id: Annotated[Id, Meta(description="Memory that this is the present state of")] | UnsetType = UNSET
+    entity_id: Annotated[Id, Meta(description="Memory whose current state this is")] | UnsetType = UNSET
     supersedes: Annotated[Id, Meta(description="Memory that is no longer true; it stays as history")] | UnsetType = (
         UNSET
     )
     memory_type: Annotated[Label, Meta(description="fact, decision, preference, procedure …")] | UnsetType = UNSET
     layer: _Layer | UnsetType = UNSET
-    parent: Annotated[Text, Meta(description="Memory that it stands below")] | UnsetType = UNSET
+    parent: Annotated[Text, Meta(description="Parent memory")] | UnsetType = UNSET
     tags: _Labels | UnsetType = UNSET
-    entities: Annotated[list[AboutName], Meta(max_length=100, description="Whom or what it is about")] | UnsetType = (
-        UNSET
-    )
+    entities: Annotated[list[AboutName], Meta(max_length=100, description="Subjects of the memory")] | UnsetType = UNSET
     relations: Annotated[list[NamedRelations], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
     metadata: Annotated[Metadata, Meta(description="Any object")] | UnsetType = UNSET
-    expires_in: (
-        Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description="True so long: 12h, 7d, 2w")] | UnsetType
-    ) = UNSET
+    expires_in: Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description="Valid for: 12h, 7d, 2w")] | UnsetType = (
+        UNSET
+    )
     dedup: Annotated[Dedup | UnsetType, UNLISTED_FIELD] = UNSET
     extract: Annotated[bool | None, UNLISTED_FIELD] = None
-    importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades away")] | UnsetType = UNSET
-    source: Annotated[Text, Meta(description="Where it is from; of a talk its name")] | UnsetType = UNSET
-    context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
+    importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades")] | UnsetType = UNSET
+    source: Annotated[Text, Meta(description="Origin, or name of the conversation")] | UnsetType = UNSET
+    context: Annotated[str, Meta(description="Surrounding text")] | UnsetType = UNSET
     valid_from: _From | UnsetType = UNSET
     valid_to: _Until | UnsetType = UNSET
     created_at: Annotated[_Moment | UnsetType, UNLISTED_FIELD] = UNSET
@@ -137,41 +139,40 @@ class Retain(Arguments, kw_only=True):
     *("offset", "alpha", "depth", "metadata", "explain", "after_date", "before_date"),
 )
 class Recall(Arguments, kw_only=True):
-    """What to recall."""
+    """Query and filters of a recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
-    limit: Annotated[int, Meta(ge=1, le=100, description="Most memories")] = retain_api.RECALLED
-    budget: Annotated[int, Meta(ge=1, le=25_000, description="Most tokens")] = retain_api.RECALLED_TOKENS
+    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum memories")] = retain_api.RECALLED
+    budget: Annotated[int, Meta(ge=1, le=25_000, description="Maximum tokens")] = retain_api.RECALLED_TOKENS
     mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
     types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
     tags: Annotated[_Labels, Meta(description="All of these")] | UnsetType = UNSET
     layer: _Layer | UnsetType = UNSET
-    entity: Annotated[Label, Meta(description="Only about this one, by name")] | UnsetType = UNSET
-    source: Annotated[Label, Meta(description="Only from there")] | UnsetType = UNSET
+    entity: Annotated[Label, Meta(description="Only about this entity, by name")] | UnsetType = UNSET
+    source: Annotated[Label, Meta(description="Only from this source")] | UnsetType = UNSET
     after: _Moment | UnsetType = UNSET
     before: _Moment | UnsetType = UNSET
-    min_confidence: Annotated[float, Meta(ge=0, le=1, description="Leave out what is less sure")] | UnsetType = UNSET
+    min_confidence: Annotated[float, Meta(ge=0, le=1, description="Exclude less certain ones")] | UnsetType = UNSET
     min_similarity: Annotated[float | UnsetType, UNLISTED_FIELD] = UNSET
-    expand: Annotated[bool, Meta(description="Also what stands beside the best")] = True
-    touch: Annotated[bool, Meta(description="Count as used, which keeps from fading")] = True
+    expand: Annotated[bool, Meta(description="Include memories related to the best")] = True
+    touch: Annotated[bool, Meta(description="Count as used, which slows fading")] = True
 
 
 @with_fields_of(ReflectRequest)
 class Reflect(Arguments, kw_only=True):
-    """What to reflect on."""
+    """Scope of a reflection, or decisions on its proposals."""
 
     answer: Annotated[bool, UNLISTED_FIELD] = False
 
 
 @with_fields_of(retain_api.ForgetRequest)
 class Forget(Arguments, kw_only=True):
-    """What to forget."""
+    """Memories to forget."""
 
     entity_id: Annotated[Id, Meta(description="One memory")] | UnsetType = UNSET
     ids: Annotated[list[Id], Meta(min_length=1, max_length=1_000, description="Or several")] | UnsetType = UNSET
     query: (
-        Annotated[str, Meta(min_length=1, max_length=10_000, description="Forgets nothing: lists what fits")]
-        | UnsetType
+        Annotated[str, Meta(min_length=1, max_length=10_000, description="Forgets nothing: lists matches")] | UnsetType
     ) = UNSET
     hard: Annotated[bool, Meta(description="Delete, which cannot be undone")] = False
     erase: Annotated[bool, Meta(description="Leave no trace; admin keys only")] = False
@@ -179,27 +180,27 @@ class Forget(Arguments, kw_only=True):
 
 
 class GetMemory(Arguments, kw_only=True):
-    """Which memory."""
+    """Memory to read."""
 
     id: Id
     touch: Annotated[bool, Meta(description="Count as used")] = True
 
 
 class Recollection(RecallAnswer, kw_only=True):
-    """What was recalled, as these tools tell it."""
+    """Result of the recall tool; a type of its own, to select its reply."""
 
 
-def _retained(graph: Graph, given: Retain) -> Any:
+def _retain(graph: Graph, given: Retain) -> Any:
     content = given.content or given.messages
     if not content or (given.content and given.messages):
-        raise InvalidInput.at("content", "give what to remember as content, or a talk as messages")
+        raise InvalidInput.at("content", "send either one thing to remember as content, or a conversation as messages")
     asked = as_request(retain_api.RetainRequest, msgspec.structs.replace(given, content=content))
-    asked.entities = [AssociatedEntity(**_set(each)) for each in given.entities or ()]
-    asked.relations = [RelationInput(**_set(each)) for each in given.relations or ()]
+    asked.entities = [AssociatedEntity(**_set_fields(each)) for each in given.entities or ()]
+    asked.relations = [RelationInput(**_set_fields(each)) for each in given.relations or ()]
     return retain.retain(graph, asked)
 
 
-def _recalled(graph: Graph, given: Recall) -> Recollection:
+def _recall(graph: Graph, given: Recall) -> Recollection:
     asked = as_request(RecallRequest, given)
     asked.after_date, asked.before_date = given.after or None, given.before or None
     with naming_arguments({"after_date": "after", "before_date": "before"}):
@@ -208,7 +209,7 @@ def _recalled(graph: Graph, given: Recall) -> Recollection:
 
 @contextmanager
 def naming_arguments(names: Mapping[str, str]) -> Generator[None]:
-    """Have refusals name the arguments of a tool, given by the names of the request's fields."""
+    """Rename request fields to tool arguments in InvalidInput errors; ``names`` maps fields to arguments."""
     try:
         yield
     except InvalidInput as error:
@@ -219,11 +220,11 @@ def naming_arguments(names: Mapping[str, str]) -> Generator[None]:
         raise
 
 
-def _whole(graph: Graph, given: GetMemory) -> WholeMemory:
+def _get_memory(graph: Graph, given: GetMemory) -> WholeMemory:
     return whole_memory.whole_memory(graph, WholeMemoryRequest(memory_id=given.id, touch=given.touch))
 
 
-def _set(given: msgspec.Struct) -> dict[str, Any]:
+def _set_fields(given: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
 
 
@@ -240,13 +241,13 @@ def _retained_reply(found: retain_api.RetainAnswer, _given: Retain, _store: str)
     }
     hint = ""
     if found.similar:
-        hint = "what is similar was kept apart; is one of them no longer true, retain with supersedes set to its id"
+        hint = "similar memories were kept separate; if one is no longer true, retain with supersedes set to its id"
     text, more = listing(lines)
     return ToolReply(text or "There was nothing to remember.", values, more, hint)
 
 
 def listing(lines: Sequence[str]) -> tuple[str, str]:
-    """The first lines, as many as fit, as a text, and what is said of those that do not."""
+    """Return a text of the first lines that fit into a reply, and the ``more`` text about the others."""
     kept = lines_within(lines, MAX_RESULT_CHARS)
     return "\n".join(kept), f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
 
@@ -257,77 +258,77 @@ def _step_line(step: retain_api.RetainOperation) -> str:
 
 
 @present.register
-def _recollected(found: Recollection, given: Recall, _store: str) -> ToolReply:
+def _recall_reply(found: Recollection, given: Recall, _store: str) -> ToolReply:
     now = time.time()
     hints = left_out(found)
     if "below_confidence" in found.withheld:
-        hints.append("a lower min_confidence shows what has faded")
+        hints.append("a lower min_confidence includes faded memories")
     if "over_budget" in found.withheld:
         hints.append("a larger budget shows more")
     hints += without_meaning(found, given.mode)
-    told = [(values_of(each), memory_line(each, now)) for each in found.hits]
-    return recollection(found, given.query, told, hints)
+    entries = [(values_of(each), memory_line(each, now)) for each in found.hits]
+    return recollection(found, given.query, entries, hints)
 
 
 def recollection(
-    found: RecallAnswer, query: str, told: Iterable[tuple[dict[str, Any], str]], hints: Iterable[str]
+    found: RecallAnswer, query: str, entries: Iterable[tuple[dict[str, Any], str]], hints: Iterable[str]
 ) -> ToolReply:
-    """What was recalled; ``told`` is each memory as values and as a line."""
-    each_values, each_line = [*zip(*told, strict=True)] or ((), ())
+    """Return the reply of a recall; ``entries`` has each memory as values and as a line of text."""
+    each_values, each_line = [*zip(*entries, strict=True)] or ((), ())
     shown, lines = first_fitting(each_values, MAX_RESULT_CHARS), lines_within(each_line, MAX_RESULT_CHARS)
     count = min(len(shown), len(lines))
-    hints = [*hints] if found.hits else ["nothing that is remembered is relevant to this query", *hints]
+    hints = [*hints] if found.hits else ["no memory is relevant to this query", *hints]
     head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(query, MAX_EXCERPT_CHARS)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
     if found.deleted_entity:
         hints = [deletion_told(found.deleted_entity), *hints]
         values["deleted_entity"] = msgspec.to_builtins(found.deleted_entity)
     beyond = len(found.hits) - count
-    more = f"{beyond} do not fit: a lower limit, or a narrower query" if beyond else ""
+    more = f"{beyond} do not fit: use a lower limit, or a narrower query" if beyond else ""
     return ToolReply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
 
 
 def deletion_told(entity: DeletedEntity) -> str:
-    """Say that the entity which was asked for is no longer there."""
+    """Return the hint that the requested entity was deleted."""
     return f"the entity {entity.name!r} was deleted at {entity.deleted_at}; these memories were about it"
 
 
 def left_out(found: RecallAnswer) -> list[str]:
-    """What is said of memories that were left out, if there are any."""
-    left = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in found.withheld.items())
-    return [f"left out: {left}"] if left else []
+    """Return the hint about omitted memories, if any."""
+    omitted = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in found.withheld.items())
+    return [f"omitted: {omitted}"] if omitted else []
 
 
 def without_meaning(found: RecallAnswer, mode: SearchMode) -> list[str]:
-    """What is said of an answer by words alone, where that was not asked for."""
-    is_told = found.degraded and mode != "keyword"
-    return ["this server has no model for meaning: ask with the words that were used"] if is_told else []
+    """Return the hint that the search was degraded to words, unless the mode is keyword."""
+    is_degraded = found.degraded and mode != "keyword"
+    return ["this server has no embedding model: search with the exact words"] if is_degraded else []
 
 
-def _answered(answer: str, used: list[str]) -> ToolReply:
-    lines = [answer or "Nothing is remembered that could answer it.", *(f"taken from [{each}]" for each in used)]
+def _answer_reply(answer: str, used: list[str]) -> ToolReply:
+    lines = [answer or "No memory answers this.", *(f"based on [{each}]" for each in used)]
     values = {"dry_run": False, "proposals": [], "answer": answer, "used": used}
     return ToolReply("\n".join(lines_within(lines, MAX_RESULT_CHARS)), values)
 
 
 @present.register
-def _reflected(found: Reflection, _given: Reflect, _store: str) -> ToolReply:
+def _reflect_reply(found: Reflection, _given: Reflect, _store: str) -> ToolReply:
     if isinstance(found.answer, str):
-        return _answered(found.answer, found.used or [])
+        return _answer_reply(found.answer, found.used or [])
     would = "would be " if found.dry_run else ""
     head = (
-        f"{found.looked_at:,} looked at: {found.merged:,} {would}merged, {found.linked_count:,} {would}put below a "
+        f"{found.looked_at:,} examined: {found.merged:,} {would}merged, {found.linked_count:,} {would}linked below a "
         f"concept, {counted(found.proposals_count, 'proposal')}."
     )
     lines = [f"Undone: {found.undone:,}."] if found.undone else []
     lines += [proposal_line(each) for each in found.proposals]
     lines += [f"[{each.id}] below [{each.parent_id}] ({each.score:.2f})" for each in found.linked]
-    lines += [f"left as it is, for somebody has changed it since: [{each}]" for each in found.skipped]
+    lines += [f"skipped, because it was changed since: [{each}]" for each in found.skipped]
     lines += [f"faded: [{each}]" for each in found.stale]
-    hints = ["accept=[numbers] carries proposals out, refuse=[numbers] has them not be made again"]
+    hints = ["accept=[numbers] applies proposals, refuse=[numbers] dismisses them permanently"]
     hints = hints if found.run and any(each.state == "open" for each in found.proposals) else []
-    hints += [f"undo=true takes the run {found.run} back"] if found.run and not found.undone else []
-    hints += [] if found.near_checked else ["there were no vectors to compare by"]
+    hints += [f"undo=true reverts the run {found.run}"] if found.run and not found.undone else []
+    hints += [] if found.near_checked else ["no vectors were available for comparison"]
     values = {
         "dry_run": found.dry_run,
         "run": found.run,
@@ -343,32 +344,32 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> ToolReply:
         "sequence": found.sequence,
     }
     text, more = listing(lines)
-    said = {name: value for name, value in values.items() if value not in (None, [], 0, False)}
+    nonempty = {name: value for name, value in values.items() if value not in (None, [], 0, False)}
     text = "\n".join(filter(None, (head, text)))
-    return ToolReply(text, {"dry_run": found.dry_run, "proposals": [], **said}, more, "; ".join(hints))
+    return ToolReply(text, {"dry_run": found.dry_run, "proposals": [], **nonempty}, more, "; ".join(hints))
 
 
 @present.register
-def _forgotten(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> ToolReply:
+def _forget_reply(found: retain_api.ForgetAnswer, given: Forget, _store: str) -> ToolReply:
     if given.query or found.matches:
         lines = lines_within(map(_match_line, found.matches), MAX_RESULT_CHARS)
-        head = f"Nothing was forgotten; {counted(len(found.matches), 'memory fits', 'memories fit')}:"
+        head = f"Nothing was forgotten; {counted(len(found.matches), 'memory matches', 'memories match')}:"
         shown = first_fitting(map(lean, found.matches), MAX_RESULT_CHARS)
-        hint = "forget with the ids of those that are meant" if found.matches else ""
+        hint = "call forget with the ids of those to forget" if found.matches else ""
         return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
     if given.undo:
-        text = f"{counted(found.memories_restored, 'memory', 'memories')} {would}brought back"
+        text = f"{counted(found.memories_restored, 'memory', 'memories')} {would}restored"
     else:
         done = "erased" if given.erase else "deleted" if given.hard else "withdrawn"
         text = f"{counted(found.memories_removed, 'memory', 'memories')} {would}{done}"
     names = ("memories_removed", "relations_removed", "memories_restored", "relations_restored", "ids", "sequence")
     values = {name: value for name in names if (value := getattr(found, name)) or name == "memories_removed"}
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
-    hint = "" if undone else "undo=true with the same ids brings back"
+    hint = "" if undone else "undo=true with the same ids restores them"
     if found.remains:
         values["remains"] = first_fitting(map(lean, found.remains), MAX_RESULT_CHARS // 4)
-        hint = "may still have it: " + ", ".join(each.name for each in found.remains)
+        hint = "may still contain it: " + ", ".join(each.name for each in found.remains)
     ids = f": {', '.join(f'[{each}]' for each in found.ids)}" if found.ids else ""
     return ToolReply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
@@ -378,12 +379,12 @@ def _match_line(match: retain_api.ForgetMatch) -> str:
 
 
 @present.register
-def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> ToolReply:
+def _get_memory_reply(found: WholeMemory, _given: GetMemory, _store: str) -> ToolReply:
     now = time.time()
     content = shortened(found.content, MAX_WHOLE_CONTENT_CHARS)
     lines = [memory_line(found, now, MAX_WHOLE_CONTENT_CHARS)]
     lines += [f"below {memory_line(found.parent, now)}"] if found.parent is not None else []
-    lines += [f"{counted(found.children, 'memory stands', 'memories stand')} below it"] if found.children else []
+    lines += [f"{counted(found.children, 'memory', 'memories')} below it"] if found.children else []
     versions = found.versions[-_MAX_LISTED_VERSIONS:]
     lines += [
         f"before [{each.id}]: {shortened(each.content, MAX_EXCERPT_CHARS)} ({_when(each.valid_from, each.valid_to)})"
@@ -398,11 +399,11 @@ def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> ToolReply
     values |= {"children": found.children} if found.children else {}
     values |= {"versions": first_fitting(map(lean, versions), MAX_RESULT_CHARS // 3)} if versions else {}
     cut = len(found.content) > MAX_WHOLE_CONTENT_CHARS
-    return ToolReply("\n".join(lines), values, "the end of its content; REST answers with the whole" if cut else "")
+    return ToolReply("\n".join(lines), values, "the end of its content; REST returns all of it" if cut else "")
 
 
 def values_of(memory: Memory) -> dict[str, Any]:
-    """A memory as values, without what is empty or usual."""
+    """Return a memory as values, without empty and default values."""
     values: dict[str, Any] = {
         "id": memory.id,
         "content": shortened(memory.content, MAX_DETAIL_CHARS),
@@ -436,30 +437,30 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "retain",
         "Retain something",
         "When something will matter later (a decision, a preference, a fact about the user or the project), retain it, "
-        "one thing at a time. Saying it again keeps one. What has changed: supersedes names the memory that is no "
-        "longer true, and it stays as history.",
+        "one thing at a time. Repeating it keeps one memory. If something changed: supersedes names the memory that is "
+        "no longer true, which stays as history.",
         Retain,
         "retaining",
-        _retained,
+        _retain,
         "writes",
-        retry_hint="recall with its words shows whether it is there; retained again, it is met",
+        retry_hint="recall with its words shows whether it was stored; retaining it again keeps one",
     ),
     Tool(
         "recall",
         "Recall what is known",
-        "Before answering about the user, the project or earlier decisions, recall: the memories that fit a question "
-        "and what stands beside them, best and surest first, each with the id to cite, supersede or forget it by.",
+        "Before answering about the user, the project or earlier decisions, recall: memories that match a question and "
+        "related ones, most relevant and certain first, each with its id to cite, supersede or forget it.",
         Recall,
         "recalling",
-        _recalled,
+        _recall,
         nothing={"memories": []},
         maker=_RETAIN_TOOL,
     ),
     Tool(
         "reflect",
         "Put memories in order",
-        "When many memories have come together, or at the end of a piece of work: merges what says the same, puts "
-        "facts below concepts, and proposes by number what is uncertain, to accept or refuse. dry_run writes nothing.",
+        "When many memories have accumulated, or at the end of a task: merges duplicates, links facts below concepts, "
+        "and returns numbered proposals for uncertain changes, to accept or refuse. dry_run writes nothing.",
         Reflect,
         "reflecting",
         lambda graph, given: reflect.reflect(graph, as_request(ReflectRequest, given)),
@@ -470,8 +471,8 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "forget",
         "Forget memories",
-        "When the user asks to forget something, or it was never true: withdraws by ids; undo brings back. A query "
-        "only lists what fits. What was true and changed: retain with supersedes.",
+        "When the user asks to forget something, or it was never true: withdraws memories by id; undo restores them. A "
+        "query only lists matches. If something true has changed: retain with supersedes.",
         Forget,
         "forgetting",
         lambda graph, given: forget.forget(graph, as_request(retain_api.ForgetRequest, given)),
@@ -481,10 +482,10 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_memory",
         "Read one memory",
-        "When a recalled line is cut off, or its past matters: one memory whole, with its parent and former versions.",
+        "When a recalled line is truncated, or its history matters: the full memory, with its parent and old versions.",
         GetMemory,
         "reading the memory",
-        _whole,
+        _get_memory,
     ),
 )
-"""The four verbs in the order in which they are needed, and a look at one memory."""
+"""Memory tools in the order of their use."""

@@ -1,8 +1,8 @@
-"""Telling clients of stores that came, went, or got other settings, and of resources that they subscribed to.
+"""Notifications to MCP clients: created, dropped and reconfigured stores, changed resources, and log messages.
 
-Both eras have their own way: in the stateless era clients listen with `subscriptions/listen`; in the handshake era
-those that opened the stream of their session are told there, and those that did not are told nothing. Who is told is
-who sees the store in question, with a key that is valid still.
+Stateless protocol revisions use `subscriptions/listen`. Session-based revisions use the stream of the session; clients
+that did not open it get no notifications. A client is notified only about stores that it may access, and only while its
+key is valid.
 """
 
 from __future__ import annotations
@@ -39,113 +39,113 @@ from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeR
 from kgserve.stores.access import Stores
 
 MAX_SUBSCRIBED_STORES = 256
-"""Stores that are followed at once: of each that is, the newest commits are kept in memory."""
+"""Maximum number of followed stores; the newest commits of each are kept in memory."""
 
 
 class News(NamedTuple):
-    """The places that have changed, and the stores that came, went, or got other settings."""
+    """Changed resources, and stores that were created, dropped or reconfigured."""
 
     changed: set[ResourceAddress]
     announced: set[str]
 
 
-class _Store:
-    """What is watched in a store, and its commits, unless it is not there."""
+class _WatchedStore:
+    """Watched resources of a store, and the listener to its commits; None if the store does not exist."""
 
     def __init__(self) -> None:
         self.watched: Counter[ResourceAddress] = Counter()
         self.commits: StoreListener | None = None
 
     def close(self) -> None:
-        """Follow it no longer."""
+        """Stop following the store."""
         if self.commits is not None:
             self.commits.close()
             self.commits = None
 
 
 class Watching:
-    """Which of the resources that somebody subscribed to have changed, told by the feeds of their stores.
+    """Detector of changes to subscribed resources, based on the change feeds of their stores.
 
-    For one event loop, that calls `begin` first. What blocks runs in a thread of its own.
+    Belongs to one event loop, which calls `begin` first. Blocking work runs in a thread of its own.
     """
 
     def __init__(self, pool: Stores) -> None:
         self._pool = pool
         self._thread = CapacityLimiter(1)
-        self._stores: dict[str, _Store] = {}
+        self._stores: dict[str, _WatchedStore] = {}
         self._written_to: set[str] = set()
         self._announced: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.some_news = asyncio.Event()
 
     def begin(self) -> None:
-        """Remember the loop that is to be woken."""
+        """Bind to the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def has_room(self, places: Iterable[ResourceAddress]) -> bool:
-        """Whether the stores of these places can be followed as well."""
+        """Return whether the stores of these resources can be followed in addition."""
         return len(self._stores.keys() | {place.store for place in places if place.store}) <= MAX_SUBSCRIBED_STORES
 
     async def add(self, places: Iterable[ResourceAddress]) -> None:
-        """Watch these as well, from now on. A store that is not there is looked for when one is made."""
+        """Watch further resources from now on. A store that does not exist is followed once it is created."""
         for place in (each for each in places if each.store):
-            self._stores.setdefault(place.store or "", _Store()).watched[place] += 1
+            self._stores.setdefault(place.store or "", _WatchedStore()).watched[place] += 1
         for name in {place.store for place in places if place.store}:
             await self._follow(name)
 
     def remove(self, places: Iterable[ResourceAddress]) -> None:
-        """Watch these no longer, unless somebody else does."""
+        """Stop watching these resources, unless another subscriber watches them."""
         for place in places:
             if place.store and (store := self._stores.get(place.store)) is not None:
                 store.watched[place] -= 1
-                store.watched += Counter()  # keeps those that are positive
+                store.watched += Counter()  # removes counts of 0
                 if not store.watched:
                     self._stores.pop(place.store).close()
 
     def announced(self, store: str) -> None:
-        """A store was made, dropped, or got other settings."""
+        """Record that a store was created, dropped or reconfigured."""
         self._announced.add(store)
         self.some_news.set()
 
     async def news(self) -> News:
-        """What has changed since the last time."""
+        """Return the changes since the last call."""
         self.some_news.clear()
         written, self._written_to = self._written_to, set()
         announced, self._announced = self._announced, set()
         changed = {ResourceAddress(name) for name in announced}
         for name in announced:
-            changed |= await self._looked_after(name)
+            changed |= await self._announced_changes(name)
         for name in written - announced:
-            changed |= await self._written(name)
+            changed |= await self._written_changes(name)
         return News(changed, announced)
 
     def close(self) -> None:
-        """Follow nothing any longer."""
+        """Stop following all stores."""
         while self._stores:
             self._stores.popitem()[1].close()
 
-    async def _looked_after(self, name: str) -> set[ResourceAddress]:
-        """What changed in a store that was announced: all of it, unless it is the one that is followed."""
+    async def _announced_changes(self, name: str) -> set[ResourceAddress]:
+        """Return the changes of an announced store: all of its resources if it was created again."""
         store = self._stores.get(name)
         if store is None:
             return set()
         if store.commits is not None and not store.commits.feed.closed:
-            return await self._written(name)
+            return await self._written_changes(name)
         store.close()
-        await self._follow(name)  # before it is told, so that nothing is missed
+        await self._follow(name)  # before the notification, so that no change is missed
         return {*store.watched}
 
-    async def _written(self, name: str) -> set[ResourceAddress]:
+    async def _written_changes(self, name: str) -> set[ResourceAddress]:
         store = self._stores.get(name)
         if store is None or (commits := store.commits) is None:
             return set()
         if commits.feed.closed and not commits.feed.dropped:
-            return await self._looked_after(name)  # it has moved to another node
+            return await self._announced_changes(name)  # the store has moved to another node
         wanted = frozenset(place.node for place in store.watched if place.node is not None)
         try:
             nodes = await anyio.to_thread.run_sync(lambda: commits.since(wanted), limiter=self._thread)
         except KgserveError:
-            return set()  # it is gone, which is announced
+            return set()  # the store was dropped, which is announced
         if nodes is None:
             return set()
         return {
@@ -163,7 +163,7 @@ class Watching:
             return
         if commits is None:
             return
-        if self._stores.get(name) is not store or store.commits is not None:  # meanwhile
+        if self._stores.get(name) is not store or store.commits is not None:  # changed during the await
             commits.close()
         else:
             store.commits = commits
@@ -174,7 +174,7 @@ class Watching:
         except NotFound:
             return None
         except (ServedElsewhere, OwnerUnreachable):
-            # While a copy of it is open, that follows.
+            # Opening a replica starts following the store.
             self._pool.release(self._pool.acquire(name, at_least=0))
         return StoreListener(self._pool.feeds.of(name), self._waker(name))
 
@@ -193,13 +193,13 @@ class Watching:
 
 
 class StoreListener:
-    """One listener's way through the commits of a store, from now on. For one thread at a time.
+    """Reader of a store's commits from now on, for one listener. One thread at a time.
 
-    A node is touched by what makes, changes or takes away the node itself or an edge at it.
+    A commit touches a node if it creates, changes or deletes the node or one of its edges.
     """
 
     def __init__(self, feed: ChangeFeed, wake: Wake) -> None:
-        """``wake`` is called by any thread when there may be news. Blocks a little. Raises NotFound, JournalDamaged."""
+        """Start listening; ``wake`` is called by any thread after commits. Blocks. Raises NotFound, JournalDamaged."""
         self.feed = feed
         self._tail = Tail(feed.layout.journal)
         self._unlisten = feed.listen(wake)
@@ -210,10 +210,10 @@ class StoreListener:
             raise
 
     def since(self, wanted: AbstractSet[str]) -> set[str] | None:
-        """Those of the ``wanted`` nodes that were touched since the last look; None when no node was.
+        """Return those of the ``wanted`` nodes that were touched since the last call; None if no node was.
 
-        All of them when the commits can no longer be read: who looks again needlessly misses nothing. Blocks. Raises
-        NotFound when the store is gone.
+        Returns all of them if the commits can no longer be read, so that no change is missed. Blocks. Raises NotFound
+        if the store was dropped.
         """
         latest, seen = self.feed.latest, self._seen
         if latest <= seen:
@@ -226,7 +226,7 @@ class StoreListener:
             self._seen = latest
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._unlisten()
 
     def _read_to(self, latest: int, wanted: AbstractSet[str]) -> set[str] | None:
@@ -240,22 +240,22 @@ class StoreListener:
         return found if is_any else None
 
     def _commits(self, latest: int) -> Iterator[tuple[int, set[str]]]:
-        """The next commits, with the nodes that each touched."""
+        """Yield the next commits, each with the nodes that it touched."""
         commits = self.feed.recent(Position.after(self._seen))
         if not commits:
             for change in self._tail.page(self._seen, latest):
-                yield change.sequence, _of_change(change)
+                yield change.sequence, _nodes_of_change(change)
             return
         for commit in commits:
-            ids = [_of_event(event) for event in commit.events]
-            if None in ids:  # too many rows for an event each
+            ids = [_nodes_of_event(event) for event in commit.events]
+            if None in ids:  # a bulk event without rows
                 [change] = self._tail.read(commit.sequence, commit.sequence)
-                yield commit.sequence, _of_change(change)
+                yield commit.sequence, _nodes_of_change(change)
             else:
                 yield commit.sequence, {node_id for some in ids for node_id in some or ()}
 
 
-def _of_event(event: StoreEvent) -> tuple[str, ...] | None:
+def _nodes_of_event(event: StoreEvent) -> tuple[str, ...] | None:
     found: tuple[str, ...] | None = None
     match event.subject:
         case NodeRow() as row:
@@ -269,7 +269,7 @@ def _of_event(event: StoreEvent) -> tuple[str, ...] | None:
         case str() as node_id:
             found = (node_id,)
         case Told():
-            found = ()  # its row is told of, too
+            found = ()  # the event of its row follows
         case tuple() as key:
             found = _ends(key)
         case _:
@@ -277,7 +277,7 @@ def _of_event(event: StoreEvent) -> tuple[str, ...] | None:
     return found
 
 
-def _of_change(change: ChangeSet) -> set[str]:
+def _nodes_of_change(change: ChangeSet) -> set[str]:
     touched = set(change.node_ids())
     for key in (*(row.key for row in (*change.edges_created, *change.edges_updated)), *change.edges_deleted):
         touched.update(_ends(key))
@@ -295,16 +295,16 @@ log = structlog.get_logger()
 MAX_LISTENERS = 256
 MAX_LISTENERS_PER_KEY = 64
 NOTIFICATION_DEBOUNCE_SECONDS = 0.25
-"""What changes within so long is told once."""
+"""Changes within this interval produce one notification."""
 _SEND_TIMEOUT_SECONDS = 1.0
 _SESSION_HEADER = "mcp-session-id"
 
 _listening: ContextVar[Subscriber] = ContextVar("listening")
-"""Whose stream is about to begin: the SDK's handler hands it to no bus."""
+"""Subscriber whose stream is about to begin; the SDK's handler does not pass it to the bus."""
 
 
 class Notifications:
-    """Follows the stores of a pool while `following` runs."""
+    """Notification service for the stores of a pool; runs while `following` is active."""
 
     def __init__(self, pool: Stores) -> None:
         self._feeds = pool.feeds
@@ -320,14 +320,14 @@ class Notifications:
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve one stream of the stateless era. Raises MCPError for one more than a key may have."""
+        """Serve one stream of a stateless protocol revision. Raises MCPError over the limit of a key."""
         subscriber = Subscriber(visit_of(context))
-        _listening.set(subscriber)  # for the time of the request: each is a task of its own
+        _listening.set(subscriber)  # until the end of the request, which is a task of its own
         uris = params.notifications.resource_subscriptions or []
         if len(uris) > MAX_SUBSCRIPTIONS:
             raise MCPError(types.INVALID_PARAMS, f"a listener may subscribe to {MAX_SUBSCRIPTIONS} resources")
-        places = dict(_places(uris))
-        with self._counted(subscriber.visit.caller.key_id):
+        places = dict(_parse_uris(uris))
+        with self._listener_slot(subscriber.visit.caller.key_id):
             try:
                 await self._subscriptions.add(subscriber, places)
                 return await self._handler(context, _with_uris(params, list(places)))
@@ -335,22 +335,22 @@ class Notifications:
                 self._subscriptions.end(subscriber)
 
     async def session_began(self, context: Context, _: types.NotificationParams) -> None:
-        """Remember a session of the handshake era, until it ends."""
+        """Register a session until it ends."""
         self._session(context)
 
     async def subscribe(self, context: Context, uri: str, place: ResourceAddress) -> None:
-        """Tell a session of the handshake era of a resource from now on. Raises MCPError for one more than it may."""
+        """Subscribe a session to a resource. Raises MCPError over the limit of subscriptions."""
         if (session := self._session(context)) is not None:
             await self._subscriptions.add(session, {uri: place})
 
     def unsubscribe(self, context: Context, uri: str) -> None:
-        """Tell it no longer."""
+        """End the subscription of a session to a resource."""
         if (session := self._session(context)) is not None:
             self._subscriptions.remove(session, [uri])
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
-        """Notifies until the end of the block, which also ends the streams of listeners."""
+        """Send notifications until the end of the block, which also ends the streams of listeners."""
         loop = asyncio.get_running_loop()
 
         def wake(store: str) -> None:
@@ -358,7 +358,9 @@ class Notifications:
 
         self._watching.begin()
         unlisten = self._feeds.listen_by_name(wake)
-        tasks = [asyncio.create_task(_again(work)) for work in (self._tell_of_stores, self._tell_of_resources)]
+        tasks = [
+            asyncio.create_task(_run_forever(work)) for work in (self._notify_of_stores, self._notify_of_resources)
+        ]
         try:
             yield
         finally:
@@ -369,7 +371,7 @@ class Notifications:
             await asyncio.wait(tasks)
 
     @contextlib.contextmanager
-    def _counted(self, key: str | None) -> Generator[None]:
+    def _listener_slot(self, key: str | None) -> Generator[None]:
         if key is None:
             yield
             return
@@ -381,10 +383,10 @@ class Notifications:
             yield
         finally:
             self._listeners[key] -= 1
-            self._listeners += Counter()  # keeps those that are positive
+            self._listeners += Counter()  # removes counts of 0
 
     def close(self) -> None:
-        """End the streams of those who listen."""
+        """End the streams of all listeners."""
         self._handler.close()
 
     def _session(self, context: Context) -> Subscriber | None:
@@ -393,7 +395,7 @@ class Notifications:
             return None
         if key not in self._sessions:
             self._sessions[key] = Subscriber(visit_of(context), context.session)
-            # The one place that learns of every end: deleted, idle for too long, cut off.
+            # The only callback for every end of a session: deleted, idle for too long, disconnected.
             context.session._connection.exit_stack.callback(self._session_ended, key)  # noqa: SLF001
         return self._sessions[key]
 
@@ -406,22 +408,22 @@ class Notifications:
         self._some_changed.set()
         self._watching.announced(store)
 
-    async def _tell_of_stores(self) -> None:
+    async def _notify_of_stores(self) -> None:
         await self._some_changed.wait()
         self._some_changed.clear()
         stores, self._changed = self._changed, set()
         self._bus.concerned = stores
         await self._bus.publish(ResourcesListChanged())
         concerned = [each.stream for each in self._sessions.values() if _concerns(each.visit, stores)]
-        await asyncio.gather(*(_patiently(stream.send_resource_list_changed) for stream in concerned if stream))
+        await asyncio.gather(*(_send_with_timeout(stream.send_resource_list_changed) for stream in concerned if stream))
 
-    async def _tell_of_resources(self) -> None:
+    async def _notify_of_resources(self) -> None:
         await self._watching.some_news.wait()
         await asyncio.sleep(NOTIFICATION_DEBOUNCE_SECONDS)
         news = await self._watching.news()
-        await self._bus.tell(news)
+        await self._bus.publish_updates(news)
         concerned = [
-            _updated(each.stream, uris)
+            _send_updates(each.stream, uris)
             for each in self._sessions.values()
             if each.stream and (uris := each.concerned(news))
         ]
@@ -429,14 +431,14 @@ class Notifications:
 
 
 class _Bus:
-    """Tells a listener only what concerns a store that it sees. A bus as the SDK's handler wants it."""
+    """Event bus for the SDK's handler; filters events by the stores that each listener may access."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, tuple[Subscriber, Callable[[ServerEvent], None]]] = {}
         self.concerned: set[str] = set()
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """For the request that is being served; what ends it."""
+        """Register a listener for the current request; return a function that removes it."""
         token = object()
         self._listeners[token] = _listening.get(), listener
 
@@ -446,14 +448,14 @@ class _Bus:
         return unsubscribe
 
     async def publish(self, event: ServerEvent) -> None:
-        """Tell those whom the stores `concerned` concern."""
+        """Send an event to the listeners that may access one of the stores in `concerned`."""
         for subscriber, listener in list(self._listeners.values()):
             if _concerns(subscriber.visit, self.concerned):
                 listener(event)
-        await asyncio.sleep(0)  # lets the streams drain
+        await asyncio.sleep(0)  # lets the streams send
 
-    async def tell(self, news: News) -> None:
-        """Tell each of what it subscribed to."""
+    async def publish_updates(self, news: News) -> None:
+        """Notify each listener of changes to the resources that it subscribed to."""
         for subscriber, listener in list(self._listeners.values()):
             for uri in subscriber.concerned(news):
                 listener(ResourceUpdated(uri))
@@ -464,8 +466,8 @@ def _concerns(visit: RequestContext, stores: set[str]) -> bool:
     return visit.still_valid and any(map(visit.caller.sees, stores))
 
 
-def _places(uris: Iterable[str]) -> Generator[tuple[str, ResourceAddress]]:
-    """The places of the URIs that are ours. A listener's others are not acknowledged, which is how it hears of that."""
+def _parse_uris(uris: Iterable[str]) -> Generator[tuple[str, ResourceAddress]]:
+    """Yield the valid URIs with their addresses. Others are not acknowledged, which reports them to the listener."""
     for uri in uris:
         with contextlib.suppress(NotFound, InvalidInput):
             yield uri, place_of(uri)[0]
@@ -478,8 +480,8 @@ def _with_uris(
     return params.model_copy(update={"notifications": wanted})
 
 
-async def _again(work: Callable[[], Awaitable[None]]) -> None:
-    """Work over and over, whatever happens."""
+async def _run_forever(work: Callable[[], Awaitable[None]]) -> None:
+    """Repeat ``work``; log its errors."""
     while True:
         try:
             await work()
@@ -487,16 +489,16 @@ async def _again(work: Callable[[], Awaitable[None]]) -> None:
             log.exception("clients_not_told")
 
 
-async def _updated(stream: ServerSession, uris: list[str]) -> None:
+async def _send_updates(stream: ServerSession, uris: list[str]) -> None:
     async def send() -> None:
         for uri in uris:
             await stream.send_resource_updated(uri)
 
-    await _patiently(send)
+    await _send_with_timeout(send)
 
 
-async def _patiently(send: Callable[[], Awaitable[None]]) -> None:
-    """Send something to a session: nobody is waited for longer than a second, and who has just left not at all."""
+async def _send_with_timeout(send: Callable[[], Awaitable[None]]) -> None:
+    """Send to a session; give up after a second, or if it is closed."""
     with (
         anyio.move_on_after(_SEND_TIMEOUT_SECONDS),
         contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError),
@@ -505,15 +507,12 @@ async def _patiently(send: Callable[[], Awaitable[None]]) -> None:
 
 
 MAX_SUBSCRIPTIONS = 100
-"""Resources that one session or listener may subscribe to."""
+"""Maximum number of subscriptions of one session or listener."""
 MAX_SUBSCRIPTIONS_PER_KEY = 1_000
 
 
 class Subscriber:
-    """A session or a listener, with what it subscribed to.
-
-    A session of the handshake era has its own stream, which is reached through the request that began it.
-    """
+    """Session or listener with its subscriptions; a session has its own notification stream."""
 
     def __init__(self, visit: RequestContext, stream: ServerSession | None = None) -> None:
         self.visit = visit
@@ -521,11 +520,11 @@ class Subscriber:
         self.places: dict[str, ResourceAddress] = {}
 
     def concerned(self, news: News) -> list[str]:
-        """The URIs, as they were given, of what has changed; none for a key that is no longer valid."""
-        found = [uri for uri, place in self.places.items() if self._is_news(place, news)]
+        """Return the subscribed URIs that changed; empty if the key is no longer valid."""
+        found = [uri for uri, place in self.places.items() if self._has_changed(place, news)]
         return found if found and self.visit.still_valid else []
 
-    def _is_news(self, place: ResourceAddress, news: News) -> bool:
+    def _has_changed(self, place: ResourceAddress, news: News) -> bool:
         sees = self.visit.caller.sees
         if place.store is None:
             return any(map(sees, news.announced))
@@ -533,14 +532,14 @@ class Subscriber:
 
 
 class Subscriptions:
-    """All of them, within what a session and a key may have."""
+    """Subscriptions of all sessions and listeners, limited per subscriber and per key."""
 
     def __init__(self, watching: Watching) -> None:
         self._watching = watching
         self._of_keys: Counter[str] = Counter()
 
     async def add(self, subscriber: Subscriber, places: Mapping[str, ResourceAddress]) -> None:
-        """Have a subscriber told of more, from now on. Raises MCPError when it would be too many."""
+        """Add subscriptions. Raises MCPError over a limit."""
         new = {uri: place for uri, place in places.items() if uri not in subscriber.places}
         self._check(subscriber, new)
         subscriber.places |= new
@@ -549,15 +548,15 @@ class Subscriptions:
         await self._watching.add(new.values())
 
     def remove(self, subscriber: Subscriber, uris: Collection[str]) -> None:
-        """Have a subscriber no longer told of some; those that it did not subscribe to are passed over."""
+        """Remove subscriptions; ignores URIs that the subscriber did not subscribe to."""
         gone = [subscriber.places.pop(uri) for uri in list(uris) if uri in subscriber.places]
         if (key := subscriber.visit.caller.key_id) is not None:
             self._of_keys[key] -= len(gone)
-            self._of_keys += Counter()  # keeps those that are positive
+            self._of_keys += Counter()  # removes counts of 0
         self._watching.remove(gone)
 
     def end(self, subscriber: Subscriber) -> None:
-        """It is told of nothing any longer."""
+        """Remove all subscriptions of a subscriber."""
         self.remove(subscriber, subscriber.places)
 
     def _check(self, subscriber: Subscriber, new: Mapping[str, ResourceAddress]) -> None:
@@ -575,7 +574,7 @@ def _too_many(limit: str) -> MCPError:
 
 
 LOG_LEVELS: tuple[types.LoggingLevel, ...] = get_args(types.LoggingLevel)
-"""The least first."""
+"""Log levels, least severe first."""
 INDEXES_LOGGER = "kgserve.indexes"
 SEARCH_TOOL_NAMES = frozenset({"search_knowledge", "search_batch", "get_context"})
 _INDEX_NAMES = ("keyword", "vector")
@@ -584,17 +583,17 @@ _LOG_LEVEL_META_KEY = "io.modelcontextprotocol/logLevel"
 
 
 class Notice(NamedTuple):
-    """Something to be told, and how bad it is."""
+    """Log message for a client, with its severity."""
 
     level: types.LoggingLevel
     message: str
 
 
 class Notices:
-    """Log messages for clients that want them: what is wrong with the indexes that a call of theirs was answered from.
+    """Log messages for clients about problems of the indexes that answered their calls.
 
-    In the handshake era a client says once from which level on (`logging/setLevel`), in the stateless era with each
-    call. Nothing is sent to who has not asked, and nothing of what the server does for others.
+    In session-based revisions a client sets the level once (`logging/setLevel`), in stateless ones with each call.
+    Clients that set no level get no messages, and none concern other callers.
     """
 
     def __init__(self, graphs: Graphs, threads: Admission) -> None:
@@ -602,13 +601,13 @@ class Notices:
         self._threads = threads
 
     async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """Remember from which level on a session of the handshake era wants to be told."""
+        """Set the log level of a session."""
         _state(context)[_LOG_LEVEL_STATE_KEY] = params.level
         return types.EmptyResult()
 
     async def after(self, context: Context, params: types.CallToolRequestParams) -> None:
-        """Tell what concerns a call that was just answered, on the stream of its answer."""
-        level = _wanted(context)
+        """Send the log messages about a call that was just answered, on the stream of its answer."""
+        level = _log_level(context)
         if level is None or params.name not in SEARCH_TOOL_NAMES:
             return
         given = params.arguments or {}
@@ -617,14 +616,14 @@ class Notices:
             return
         graphs = self._graphs.seen_by(visit_of(context).caller)
         try:
-            for notice in await self._threads.read(lambda: list(_of_store(graphs, store))):
+            for notice in await self._threads.read(lambda: list(_index_notices(graphs, store))):
                 if LOG_LEVELS.index(notice.level) >= LOG_LEVELS.index(level):
                     await _send(context, notice, store)
-        except Exception:  # the call has its answer
+        except Exception:  # the call is answered already
             log.exception("client_not_told", store=store)
 
 
-def _of_store(graphs: Graphs, name: str) -> Iterator[Notice]:
+def _index_notices(graphs: Graphs, name: str) -> Iterator[Notice]:
     indexer = graphs.indexer
     if indexer is None:
         return
@@ -632,31 +631,33 @@ def _of_store(graphs: Graphs, name: str) -> Iterator[Notice]:
         with graphs.graph(name).lease() as store:
             found = standing_of(store, indexer, None)
     except KgserveError:
-        return  # the answer of the call says why
+        return  # the answer of the call has the error
     for view in _INDEX_NAMES:
         if found.failing.get(view):
-            yield Notice("error", f"the {view} index fails; searches use what it has so far, the server's log says why")
+            yield Notice(
+                "error", f"the {view} index fails; searches use its last state, and the server log has the reason"
+            )
         if lag := found.lags.get(view):
             behind = counted(lag, "commit")
-            yield Notice("notice", f"the {view} index is {behind} behind; at_least makes a search wait for one")
+            yield Notice("notice", f"the {view} index is {behind} behind; a search with at_least waits for a commit")
     if indexer.embedder.degraded:
-        yield Notice("warning", "there is no embedding model: meaning is judged by words and letters alone")
+        yield Notice("warning", "no embedding model is available: semantic search uses words and letters only")
 
 
-def _wanted(context: Context) -> types.LoggingLevel | None:
-    """From which level on the caller wants to be told; None when it has not asked."""
-    asked: Any = (
-        (context.meta or {}).get(_LOG_LEVEL_META_KEY) if context.protocol_version >= "2026" else _level(context)
+def _log_level(context: Context) -> types.LoggingLevel | None:
+    """Return the minimum level of log messages for the caller; None if it set none."""
+    level: Any = (
+        (context.meta or {}).get(_LOG_LEVEL_META_KEY) if context.protocol_version >= "2026" else _session_level(context)
     )
-    return asked if asked in LOG_LEVELS else None
+    return level if level in LOG_LEVELS else None
 
 
-def _level(context: Context) -> Any:
+def _session_level(context: Context) -> Any:
     return _state(context).get(_LOG_LEVEL_STATE_KEY)
 
 
 def _state(context: Context) -> dict[str, Any]:
-    """What is kept of a session until it ends."""
+    """Return the state of the session."""
     return context.session._connection.state  # noqa: SLF001
 
 

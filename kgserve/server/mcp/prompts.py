@@ -1,4 +1,4 @@
-"""What agents are told: the instructions of the server, and prompts that a user picks; and completion of arguments."""
+"""Server instructions and prompts for agents, and completion of arguments."""
 
 from __future__ import annotations
 
@@ -18,97 +18,97 @@ from kgserve.server.mcp.resources import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE
 from kgserve.storage.model.fields import MAX_ID_BYTES
 
 INSTRUCTIONS = """\
-kgserve remembers, and keeps knowledge graphs, in stores.
+kgserve stores memories and knowledge graphs in stores.
 Memories are sentences. Before you answer about the user, the project or earlier decisions: recall. When something \
-will matter later: retain, one thing at a time; what has changed supersedes the memory that is no longer true. Much \
-has come together: reflect. The user asks for it, or it was never true: forget.
-Graphs are entities (id, type, content, attributes) and typed, weighted relations, for how things hang together: \
-get_context with the question, or search_knowledge; then traverse_knowledge_graph or get_entity from an id that was \
-found. Before writing one read describe_store, and reuse its types, relation types and ways of making ids. Record with \
-inject_knowledge_graph: stable ids, relations as VERBS_IN_CAPITALS. Sending the same again is harmless.
-An entity that was true and is no longer gets valid_to: inject it with the same id, or call retire; do not delete it. \
+will matter later: retain, one thing at a time; if it changed, it supersedes the memory that is no longer true. When \
+many memories have accumulated: reflect. When the user asks for it, or it was never true: forget.
+Graphs are entities (id, type, content, attributes) and typed, weighted relations, for how things are connected: \
+get_context with the question, or search_knowledge; then traverse_knowledge_graph or get_entity from an id that you \
+found. Before writing to a graph call describe_store, and reuse its types, relation types and id patterns. Record with \
+inject_knowledge_graph: stable ids, relations as VERBS_IN_CAPITALS. Repeating a call is harmless.
+An entity that is no longer true gets valid_to: inject it with the same id, or call retire; do not delete it. \
 Every state is kept: as_of reads what the store knew at a time, valid_at what was true in the world at a time. Tools \
 that are not listed can be called, too: retire, put_node, entity_history, merge_entities.
-`index` is the name of the store; with a default store it may be left out."""
+`index` is the name of the store; with a default store you may omit it."""
 
 _RECORD_AND_RECALL = """\
 Use the kgserve tools as your memory{about}. {which}
 
 Recall, before you answer or change anything:
-1. recall with the question in plain words. If the answer is about how things hang together, or little comes back, \
+1. recall with the question in plain words. If the answer is about how things are connected, or few memories match, \
 get_context with it, then search_knowledge with two or three other wordings as queries.
-2. From the ids that fit, traverse_knowledge_graph (depth 1 or 2) shows what depends on what; get_entity gives one \
-entity whole.
+2. From matching ids, traverse_knowledge_graph (depth 1 or 2) shows what depends on what; get_entity returns a full \
+entity.
 3. Cite ids when you rely on what you found. Say so when nothing was found; do not invent.
 
 Retain, when something will matter later (a decision and its reason, a preference, a fact):
-- retain it as one sentence that makes sense alone, with whom or what it is about as entities.
-- Look at `similar` in the answer: what is no longer true, retain again with supersedes set to its id.
-- reflect at the end of a piece of work: accept by number what is right, refuse the rest.
-- forget by ids what the user wants forgotten, or was never true; undo brings back.
+- retain it as one sentence that makes sense alone, with the people and things that it is about as entities.
+- Check `similar` in the answer: if one is no longer true, retain again with supersedes set to its id.
+- reflect at the end of a task: accept correct proposals by number, refuse the rest.
+- forget by id what the user wants forgotten, or what was never true; undo restores it.
 
-Record, when things and how they are related matter (requirements, who owns what, where code lives):
-1. describe_store first: reuse the types, relation types and id patterns that are there.
+Record, when things and their relations matter (requirements, ownership, where code lives):
+1. describe_store first: reuse the existing types, relation types and id patterns.
 2. inject_knowledge_graph with everything that belongs together in one call. An entity has a stable id such as \
 req-login or adr-007, a type such as requirement or decision, and as content one or two sentences that make sense \
 alone. Relations say how: IMPLEMENTED_BY, DEPENDS_ON, DECIDED_IN.
-3. Look at edges_skipped in the answer: those ends did not exist.
-4. To correct, inject the same id again; a field that is left out keeps its value. What was never true, \
-delete_graph_relation or delete_graph_entity removes.
-5. What was true and is no longer, call retire with valid_to. Set valid_from and valid_to \
+3. Check edges_skipped in the answer: those ends did not exist.
+4. To correct, inject the same id again; an omitted field keeps its value. Delete what was never true with \
+delete_graph_relation or delete_graph_entity.
+5. If something is no longer true, call retire with valid_to. Set valid_from and valid_to \
 when you know since and until when something is true.
-6. To rewrite an entity that others write, too, get_entity first, then put_node the whole of it with that version as \
-based_on_version. A conflict_manual error says what to read and how to settle it.
+6. To rewrite an entity that others also write, get_entity first, then put_node the complete entity with that version \
+as based_on_version. A conflict_manual error says what to read and how to resolve the conflict.
 7. One thing under two ids: merge_entities.
 
-Look back, when it matters what was so, or why it changed:
-- valid_at (a time): what was true in the world then. Without it what is true now is found, with "any" all.
-- as_of (a time, or a sequence): what the store knew then. Both go together, on searches, reads, lists and walks.
-- entity_history: the states of one entity and what each changed; with revert_to it goes back to one.
+Look back, when the past matters, or why something changed:
+- valid_at (a time): what was true in the world then. Default: what is true now; "any": all.
+- as_of (a time, or a sequence): what the store knew then. Combine both on searches, reads, lists and traversals.
+- entity_history: the states of one entity and what each changed; revert_to restores one.
 
-Do not record secrets, or what the repository itself already says better."""
+Do not record secrets, or facts that the repository itself documents better."""
 
 _BEGIN_SESSION = """\
-We begin a session of work{about}. Before anything else find out what is known. {which}
+We begin a work session{about}. First find out what is known. {which}
 
-1. recall what the work is about, in plain words; without a topic, decisions, open questions and what was to be done \
-next. If nothing comes back, say so.
-2. describe_store: what else the store holds, and in which words; then get_context with the same question.
-3. traverse_knowledge_graph (depth 1) from the two or three ids that matter most: what they depend on, what replaced \
+1. recall the topic of the work in plain words; without a topic, recall decisions, open questions and next steps. If \
+nothing matches, say so.
+2. describe_store: what else the store contains, and its terms; then get_context with the same question.
+3. traverse_knowledge_graph (depth 1) from the two or three most important ids: what they depend on, what replaced \
 them, who owns them.
-4. Look at what a finding says about itself: what is stale, was retired, or is in conflict with another version does \
-not count as known. entity_history tells what changed and when.
+4. Check the state of each finding: an entity that is stale, retired, or in conflict with another version does not \
+count as known. entity_history shows what changed and when.
 
-Then tell me in at most ten lines what is known, what is open and what seems out of date, with ids, and ask what comes \
-first. Write nothing yet. During the work retain what will matter later, and record structure with \
-inject_knowledge_graph, in the words that describe_store showed."""
+Then summarize in at most ten lines what is known, what is open and what seems out of date, with ids, and ask what to \
+do first. Write nothing yet. During the work retain what will matter later, and record structure with \
+inject_knowledge_graph, with the terms from describe_store."""
 
 _TIDY_UP = """\
 Tidy up the knowledge graph{about}. {which}
 
-Look first, and change nothing while you do:
-1. describe_store: types and relation types that mean the same in other words, and those that only one entity has.
-2. list_entities page by page{narrowed}; get_entity for what is suspicious.
-3. For each that looks like another, search_knowledge with its content: two ids for one thing, or two that contradict \
+Inspect first, without changes:
+1. describe_store: types and relation types with the same meaning, and those with only one entity.
+2. list_entities page by page{narrowed}; get_entity for suspicious ones.
+3. For each possible duplicate, search_knowledge with its content: two ids for one thing, or two that contradict \
 each other.
-4. What was true once and is no longer, what is stale, and what has no relation to anything.
+4. Entities that are no longer true, are stale, or have no relations.
 
-5. reflect with dry_run: memories that say the same, belong below others, or contradict each other.
+5. reflect with dry_run: memories that are duplicates, belong below others, or contradict each other.
 
-Then show me a list, each line with the ids, what is wrong and what you would do, and wait until I agree.
+Then show me a list, each line with the ids, the problem and your proposed change, and wait until I agree.
 
 When I have agreed:
-- What is no longer true is retired with the time of its end, not deleted: the past stays readable.
-- Two ids for one thing: merge_entities, into the one that has more relations; then inject what its content should say.
-- Words that mean the same: inject the entities again with the word that most have; relations likewise, then delete \
+- Retire what is no longer true with the time of its end; do not delete it: the past stays readable.
+- Two ids for one thing: merge_entities, into the one with more relations; then inject the corrected content.
+- Types with the same meaning: inject the entities again with the most frequent type; relations likewise, then delete \
 the old ones.
 - Memories: reflect with accept and refuse by number, forget for what was never true.
 - Delete only what was never true, one at a time, and only what the list named.
-- At the end say what was changed, with ids and the last sequence."""
+- At the end report what was changed, with ids and the last sequence."""
 
 
 class _Prompt(NamedTuple):
-    """A prompt: what it is called, its text, and its arguments with what is said of each."""
+    """MCP prompt: name, title, text, and arguments with their descriptions."""
 
     name: str
     title: str
@@ -118,27 +118,27 @@ class _Prompt(NamedTuple):
 
 
 _STORE_ARGUMENT = {"store": "Name of the store to use"}
-_TOPIC_ARGUMENT = {"topic": "What the work is about"}
+_TOPIC_ARGUMENT = {"topic": "Topic of the work"}
 
 _PROMPTS_IN_ORDER = (
     _Prompt(
         "record_and_recall",
         "Record and recall",
-        "How to keep what is worth remembering in a knowledge graph, and how to find it again",
+        "How to store knowledge worth keeping, and how to find it again",
         _RECORD_AND_RECALL,
         _STORE_ARGUMENT | _TOPIC_ARGUMENT,
     ),
     _Prompt(
         "begin_session",
         "Begin a session",
-        "Find out what is known before the work begins, and say what is open",
+        "Find out what is known and what is open before the work begins",
         _BEGIN_SESSION,
         _STORE_ARGUMENT | _TOPIC_ARGUMENT,
     ),
     _Prompt(
         "tidy_up",
         "Tidy up",
-        "Look for doubles, contradictions and what is out of date, propose what to do, and do it once agreed",
+        "Find duplicates, contradictions and outdated entries, propose changes, and apply them once agreed",
         _TIDY_UP,
         _STORE_ARGUMENT | {"type": "Only entities of this type", "tag": "Only entities with this tag"},
     ),
@@ -163,12 +163,12 @@ _PROMPTS_RESULT = types.ListPromptsResult(
 
 
 async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
-    """All of them."""
+    """Return all prompts."""
     return _PROMPTS_RESULT
 
 
 async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-    """Its text. Raises MCPError for another name."""
+    """Return the text of a prompt. Raises MCPError for an unknown name."""
     prompt = prompt_named(params.name)
     given = {name: value.strip() for name, value in (params.arguments or {}).items()}
     text = prompt.text.format(about=_about(given), which=_which(given), narrowed=_narrowed(given))
@@ -179,9 +179,9 @@ async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.
 
 
 def prompt_named(name: str) -> _Prompt:
-    """A prompt. Raises MCPError, which names all, for another name."""
+    """Return a prompt. Raises MCPError, which lists all names, for an unknown name."""
     if name not in PROMPTS:
-        raise MCPError(types.INVALID_PARAMS, f"there is no prompt {name[:80]!r}; there are {', '.join(PROMPTS)}")
+        raise MCPError(types.INVALID_PARAMS, f"unknown prompt {name[:80]!r}; the prompts are {', '.join(PROMPTS)}")
     return PROMPTS[name]
 
 
@@ -192,7 +192,7 @@ def _about(given: dict[str, str]) -> str:
 def _which(given: dict[str, str]) -> str:
     if given.get("store"):
         return f"The store is {given['store']!r}: pass it as index."
-    return "list_stores names the stores; index may be left out when there is a default store."
+    return "list_stores returns the stores; you may omit index if there is a default store."
 
 
 def _narrowed(given: dict[str, str]) -> str:
@@ -201,42 +201,42 @@ def _narrowed(given: dict[str, str]) -> str:
 
 
 MAX_COMPLETIONS = 100
-"""Names that are given at once."""
+"""Maximum number of completions in one answer."""
 
 
 def stores_like(graphs: Graphs, start: str) -> list[str]:
-    """The stores whose names start so, in order; at most one more than `MAX_COMPLETIONS`."""
+    """Return the stores whose names start with ``start``, in order; at most `MAX_COMPLETIONS` + 1."""
     return [name for name in graphs.pool.names() if name.startswith(start)][: MAX_COMPLETIONS + 1]
 
 
 def ids_like(graph: Graph, start: str) -> list[str]:
-    """The ids that start so, in order; at most one more than `MAX_COMPLETIONS`. Raises NotFound for the store."""
-    if not _may_begin(start):
+    """Return the node ids that start with ``start``, in order; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
+    if not _is_valid_prefix(start):
         return []
     with graph.lease() as store, store.reading() as rows:
-        behind = takewhile(lambda node_id: node_id.startswith(start), rows.ids_behind(start))
-        return list(islice(chain([start] if rows.has(start) else [], behind), MAX_COMPLETIONS + 1))
+        later = takewhile(lambda node_id: node_id.startswith(start), rows.ids_behind(start))
+        return list(islice(chain([start] if rows.has(start) else [], later), MAX_COMPLETIONS + 1))
 
 
 def types_like(graph: Graph, start: str) -> list[str]:
-    """The most frequent node types that start so; at most one more than `MAX_COMPLETIONS`. Raises NotFound."""
+    """Return the most frequent node types that start with ``start``; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     return _listed(graph, start, lambda catalog: catalog.types_like(start, MAX_COMPLETIONS + 1))
 
 
 def tags_like(graph: Graph, start: str) -> list[str]:
-    """The tags that start so, the most frequent first; at most one more than `MAX_COMPLETIONS`. Raises NotFound."""
+    """Return the most frequent tags that start with ``start``; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     return _listed(graph, start, lambda catalog: [each.tag for each in catalog.tags(start, MAX_COMPLETIONS + 1)])
 
 
 def _listed(graph: Graph, start: str, question: Callable[[Catalog], list[str]]) -> list[str]:
-    if not _may_begin(start):
+    if not _is_valid_prefix(start):
         return []
     with graph.lease() as store:
         return store.listing(lambda catalog, _: question(catalog))
 
 
-def _may_begin(start: str) -> bool:
-    """Whether a name can start so at all."""
+def _is_valid_prefix(start: str) -> bool:
+    """Return whether a name can start with ``start``."""
     try:
         return len(start.encode()) <= MAX_ID_BYTES
     except UnicodeEncodeError:
@@ -250,7 +250,7 @@ _STORE_COMPLETERS: dict[str, Callable[[Graph, str], list[str]]] = {
     "tag": tags_like,
     "topic": tags_like,
 }
-"""What fits an argument, by its name. What a work is about is what tags name."""
+"""Completion functions by argument name. Topics are completed with tags."""
 _TEMPLATE_VARIABLES = {
     STORE_TEMPLATE: (_STORE_TEMPLATE_VARIABLE,),
     MEMORY_TEMPLATE: (_STORE_TEMPLATE_VARIABLE,),
@@ -259,14 +259,14 @@ _TEMPLATE_VARIABLES = {
 
 
 class Completions:
-    """What the stores of a caller have for an argument that begins so."""
+    """Completion of prompt and resource arguments from the caller's stores."""
 
     def __init__(self, graphs: Graphs, threads: Admission) -> None:
         self._graphs = graphs
         self._threads = threads
 
     async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-        """At most 100 values. None for a store that is not there, or not the caller's. Raises MCPError."""
+        """Return at most 100 completions; none for a store that is missing or not accessible. Raises MCPError."""
         name, start = params.argument.name, params.argument.value
         _check_argument(params.ref, name)
         chosen = (params.context.arguments or {}) if params.context else {}
@@ -289,16 +289,16 @@ class Completions:
         except Hidden as error:
             visit.denied("404", act=context.method, store=error.store)
         except (NotFound, InvalidInput):
-            pass  # of a store whose name is still being typed there is nothing
+            pass  # the name of the store is not complete yet
         return []
 
 
 def _check_argument(ref: types.ResourceTemplateReference | types.PromptReference, name: str) -> None:
-    """Raises MCPError for a prompt, a template or an argument that there is not."""
+    """Raise MCPError for an unknown prompt, template or argument."""
     if isinstance(ref, types.PromptReference):
         known = tuple(prompt_named(ref.name).arguments)
     elif (known := _TEMPLATE_VARIABLES.get(ref.uri, ())) == ():
         templates = ", ".join(_TEMPLATE_VARIABLES)
-        raise MCPError(types.INVALID_PARAMS, f"there is no template {ref.uri[:200]!r}; there are {templates}")
+        raise MCPError(types.INVALID_PARAMS, f"unknown template {ref.uri[:200]!r}; the templates are {templates}")
     if name not in known:
-        raise MCPError(types.INVALID_PARAMS, f"there is no argument {name[:80]!r}; there are {', '.join(known)}")
+        raise MCPError(types.INVALID_PARAMS, f"unknown argument {name[:80]!r}; the arguments are {', '.join(known)}")

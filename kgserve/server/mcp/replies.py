@@ -1,7 +1,7 @@
-"""Answers for agents, twice over: as text to read, and as values, with the same in both and neither too long.
+"""Tool replies for agents: text and structured content with the same information, both limited in size.
 
-An agent pays for what it reads, some hosts show it the values alone, and clients cut off what is long. So lists hold
-beginnings of contents, what does not fit comes off at the end, and what was left out, and how to get it, is ``more``.
+Agents pay per token, some hosts show structured content only, and clients truncate long replies. So lists contain the
+beginnings of contents, items beyond the limit are omitted, and ``more`` says how to get them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kgserve.server.mcp.values import (
 )
 
 MAX_SUBJECT_CHARS = MAX_REPLY_CHARS - 1_000
-"""Of what an answer is about, without its frame."""
+"""Maximum characters of the subject of a reply, without heading and hints."""
 _MAX_TAGS_LINE_CHARS = 200
 MAX_ATTRIBUTES_LINE_CHARS = 300
 _MAX_SHOWN_HEADS = 20
@@ -34,43 +34,44 @@ T = TypeVar("T")
 
 
 class EdgeEnds(Protocol):
-    """Whatever names an edge by its ends and type."""
+    """Object that identifies an edge by its ends and type."""
 
     @property
     def source(self) -> str:
-        """The id of the node where it starts."""
+        """Id of the node where the edge starts."""
         ...
 
     @property
     def target(self) -> str:
-        """The id of the node where it ends."""
+        """Id of the node where the edge ends."""
         ...
 
     @property
     def relation_type(self) -> str:
-        """Its type."""
+        """Relation type of the edge."""
         ...
 
 
 class MomentArguments(Protocol):
-    """Arguments that may ask for a moment, of the store or of the world."""
+    """Arguments with a transaction time and a valid time."""
 
     @property
     def as_of(self) -> str | UnsetType:
-        """The commit, or the time, as of which the store is read."""
+        """Commit sequence or transaction time as of which the store is read."""
         ...
 
     @property
     def valid_at(self) -> str | UnsetType:
-        """The moment of the world."""
+        """Valid time that is asked for."""
         ...
 
 
 class ToolReply(NamedTuple):
-    """An answer twice over. ``more``: what was left out, and how to get it. ``hint``: what else is worth knowing.
+    """Reply of a tool, as text and as structured content (``values``).
 
-    ``alone``: nothing is said beside it, for it has the form of somebody else's. ``names_store``: whether the text says
-    which store was meant; the values always do.
+    more: what was omitted, and how to get it. hint: further advice.
+    alone: add nothing, because the reply has the format of another product.
+    names_store: whether the text names the store; the values always do.
     """
 
     text: str
@@ -81,12 +82,12 @@ class ToolReply(NamedTuple):
     names_store: bool = True
 
     def said(self, store: str, notes: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
-        """The text and the values, both with the name of the store and all that is to be said beside them."""
+        """Return the complete text and values, with the name of the store, ``more``, ``hint`` and ``notes``."""
         if self.alone:
             return self.text, self.values
-        beside = {"more": self.more, "hint": self.hint, "notes": list(notes)}
+        remarks = {"more": self.more, "hint": self.hint, "notes": list(notes)}
         values = {"store": store, **self.values} if store else dict(self.values)
-        values |= {name: said for name, said in beside.items() if said}
+        values |= {name: remark for name, remark in remarks.items() if remark}
         names_store = store and self.names_store and f'"{store}"' not in self.text
         named = [f'Store "{store}".'] if names_store else []
         more = [f"More: {self.more}."] if self.more else []
@@ -96,36 +97,39 @@ class ToolReply(NamedTuple):
 
 @singledispatch
 def present(answer: Any, _given: Any, _store: str) -> ToolReply:
-    """An answer of a tool, by its type, to the arguments given and of the store meant."""
-    raise TypeError(f"there are no words for {type(answer).__name__}")
+    """Return the reply for an answer of a tool. Register one function per type of answer.
+
+    Arguments: the answer, the tool's arguments, and the name of the store.
+    """
+    raise TypeError(f"no reply is registered for {type(answer).__name__}")
 
 
 def joined(lines: Iterable[str]) -> str:
-    """The first of some lines, as many as an answer has room for."""
+    """Join the first lines that fit into a reply."""
     return "\n".join(lines_within(lines, MAX_SUBJECT_CHARS))
 
 
 def list_page(
     things: Sequence[T], line: Callable[[T], str], *, detail: bool, content: int = MAX_TEASER_CHARS
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The first things that fit, as values and as lines of text."""
+    """Return the first things that fit into a reply, as values and as lines of text."""
     shown = items(things, MAX_SUBJECT_CHARS, detail=detail, content=content)
     lines = lines_within(map(line, things[: len(shown)]), MAX_SUBJECT_CHARS)
     return shown[: len(lines)], lines
 
 
 def quoted(text: str) -> str:
-    """Text in double quotes on one line, as JSON writes it."""
+    """Return a text in double quotes, escaped like JSON."""
     return as_json(text)
 
 
 def counted(number: int, noun: str, nouns: str = "") -> str:
-    """A number with its noun: 1 node, 2 nodes."""
+    """Return a number with its noun: 1 node, 2 nodes."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {nouns or noun + 's'}"
 
 
 def moment(text: str) -> str:
-    """A time without a fraction that is none."""
+    """Return a time without a fraction of zero."""
     return text.replace(".000000Z", "Z")
 
 
@@ -135,7 +139,7 @@ def second(text: str) -> str:
 
 
 def describe_moment(given: MomentArguments) -> str:
-    """The moment that a call asks for, to be put behind what was asked; empty for the present."""
+    """Return the times that a call asks for, as a suffix of a heading; empty for the current state."""
     as_of = f" as of {given.as_of}" if given.as_of else ""
     if not given.valid_at:
         return as_of
@@ -143,14 +147,14 @@ def describe_moment(given: MomentArguments) -> str:
 
 
 def arrow(edge: answers.Edge | EdgeEnds) -> str:
-    """Return an edge as an arrow between quoted ids, with the stores of its ends where they are shown."""
+    """Return an edge as an arrow between quoted ids, with the stores of its ends if set."""
     store, into = (edge.store, edge.to_graph) if isinstance(edge, answers.Edge) else (UNSET, UNSET)
     source, target = f"{quoted(edge.source)}{store_suffix(store)}", f"{quoted(edge.target)}{store_suffix(into)}"
     return f"{source} -[{edge.relation_type}]-> {target}"
 
 
 def store_suffix(store: str | UnsetType) -> str:
-    """Return the store of a thing, where it is shown."""
+    """Return the store as a suffix; empty if unset."""
     return f" of store {quoted(store)}" if store else ""
 
 
@@ -165,12 +169,12 @@ def content_suffix(node: answers.Node | answers.ListedNode, most: int) -> str:
 
 
 def edge_line(edge: answers.Edge) -> str:
-    """An edge in one line."""
+    """Return an edge as one line."""
     return f"  {arrow(edge)}{''.join(f' {fact}' for fact in edge_facts(edge))}"
 
 
 def edge_facts(edge: answers.Edge) -> Iterator[str]:
-    """Iterate over what an edge has beyond its ends and type, as `name=value`."""
+    """Yield the fields of an edge other than its ends and type, as `name=value`."""
     if edge.weight != 1:
         yield f"weight={edge.weight:.4g}"
     if isinstance(edge.ordinal, int):
@@ -181,11 +185,11 @@ def edge_facts(edge: answers.Edge) -> Iterator[str]:
 
 
 def node_facts(node: answers.Node | answers.ListedNode) -> str:
-    """What a node has beyond id, type and content, as `` name=value …``; empty when it has nothing."""
-    return "".join(f" {fact}" for fact in _each_fact(node))
+    """Return the fields of a node other than id, type and content, as `` name=value …``."""
+    return "".join(f" {fact}" for fact in _iter_facts(node))
 
 
-def _each_fact(node: answers.Node | answers.ListedNode) -> Iterator[str]:
+def _iter_facts(node: answers.Node | answers.ListedNode) -> Iterator[str]:
     if node.summary:
         yield f"summary={quoted(shortened(node.summary, MAX_TEASER_CHARS))}"
     if node.tags:
@@ -201,13 +205,13 @@ def _each_fact(node: answers.Node | answers.ListedNode) -> Iterator[str]:
             ",…" if len(node.conflicts) > _MAX_SHOWN_HEADS else ""
         )
     if node.is_current:
-        yield f"version={node.version} in conflict with the present one"
+        yield f"version={node.version} in conflict with the current one"
     if node.superseded_by:
         yield f"superseded_by={node.superseded_by}"
 
 
 def validity_facts(thing: answers.Node | answers.ListedNode | answers.Edge) -> Iterator[str]:
-    """Iterate over the bounds of validity that are set."""
+    """Yield the bounds of the valid time that are set."""
     if thing.valid_from:
         yield f"valid_from={moment(thing.valid_from)}"
     if thing.valid_to:
@@ -215,7 +219,7 @@ def validity_facts(thing: answers.Node | answers.ListedNode | answers.Edge) -> I
 
 
 def write_counts(found: answers.InjectAnswer) -> dict[str, Any]:
-    """Return the counts of what a write did, without those that are 0."""
+    """Return the nonzero counts of a write."""
     counts = msgspec.structs.asdict(found)
     unasked = ("nodes_sent", "edges_sent", "edges_skipped")
     return {name: number for name, number in counts.items() if number and name not in unasked}

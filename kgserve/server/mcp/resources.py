@@ -1,12 +1,12 @@
-"""Stores and their entities as resources, each read in a bounded answer that says how to go on.
+"""MCP resources: stores, their entities and a digest of their memories, each limited in size.
 
-A host puts a resource into a model's context as it is. So long contents, long attributes and many edges come in parts:
-what was left out is named in ``more``, with the URI that has it.
+Hosts put a resource into a model's context unchanged. Therefore long contents, long attributes and many edges are
+split: ``more`` lists the omitted parts with their URIs.
 
-``kgserve://stores`` is the list, ``kgserve://NAME`` a store, ``kgserve://NAME/ID`` an entity, and
-``kgserve://NAME/memory`` what a store remembers, in a page. Name and id are percent-encoded, so a question mark begins
-a query, which says from where on to read what is long. A store that is called ``stores`` is ``kgserve://%73tores``, and
-an entity ``memory`` is ``kgserve://NAME/%6Demory``: what is compared is the URI as sent.
+URIs: ``kgserve://stores`` (list of stores), ``kgserve://NAME`` (store), ``kgserve://NAME/ID`` (entity) and
+``kgserve://NAME/memory`` (memory digest). Name and id are percent-encoded; a query selects a part of a long resource. A
+store named ``stores`` is ``kgserve://%73tores``, and an entity ``memory`` is ``kgserve://NAME/%6Demory``, because URIs
+are compared before decoding.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PAGE_NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 class ResourceAddress(NamedTuple):
-    """What a URI names: without a store all of them, without a node the store, or what it remembers."""
+    """Parsed resource URI: an entity, a store, its memory digest (``remembered``), or without a store the list."""
 
     store: str | None = None
     node: str | None = None
@@ -63,7 +63,7 @@ class ResourceAddress(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """The URI of it."""
+        """URI of the resource."""
         if self.store is None:
             return STORES_URI
         store = "%73tores" if self.store == "stores" else quote(self.store, safe="")
@@ -73,21 +73,21 @@ class ResourceAddress(NamedTuple):
 
 
 class ResourcePart(NamedTuple):
-    """Of a resource that is long, the part behind a place: one of its lists, or its content."""
+    """Part of a long resource: the parameter that names a list or text, and its offset or cursor."""
 
     name: str
     value: str
 
     @property
     def offset(self) -> int:
-        """The place as a number. Raises InvalidInput."""
+        """Value as a number. Raises InvalidInput."""
         if not _PAGE_NUMBER.fullmatch(self.value):
-            raise InvalidInput(f"{self.name}: expected a number from 0, such as {self.name}=1000")
+            raise InvalidInput(f"{self.name}: must be a number of at least 0, such as {self.name}=1000")
         return int(self.value)
 
 
 def place_of(uri: str) -> tuple[ResourceAddress, ResourcePart | None]:
-    """What a URI names, and which part of it. Raises NotFound for a URI of others, InvalidInput for an unknown part."""
+    """Parse a resource URI. Raises NotFound for another scheme, InvalidInput for an unknown part."""
     if not uri.startswith(URI_SCHEME):
         raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {URI_SCHEME}")
     address, _, query = uri.partition("?")
@@ -105,18 +105,18 @@ def place_of(uri: str) -> tuple[ResourceAddress, ResourcePart | None]:
 def _part_of(query: str) -> ResourcePart:
     name, _, value = query.partition("=")
     if name not in _PAGE_PARAMETERS or "&" in value:
-        raise InvalidInput(f"?{query[:80]}: a resource is read on with one of {', '.join(_PAGE_PARAMETERS)}")
+        raise InvalidInput(f"?{query[:80]}: unknown parameter; use one of {', '.join(_PAGE_PARAMETERS)}")
     return ResourcePart(name, unquote(value))
 
 
 T = TypeVar("T")
 
-_MEMORY_DESCRIPTION = "What is pinned, preferred, was decided last and is best known, in at most 1,500 tokens"
+_MEMORY_DESCRIPTION = "Pinned memories, preferences, latest decisions and best known facts, up to 1,500 tokens"
 STORES_PER_PAGE = 100
 MAX_RESOURCE_TEXT_CHARS = 20_000
-"""Characters of a content, or of attributes as JSON, that are read at once."""
+"""Maximum characters of a content, or of attributes as JSON, in one part."""
 MAX_RESOURCE_EDGES_BYTES = 20_000
-"""Bytes of edges in one direction that are read at once, as JSON."""
+"""Maximum bytes of edges in one direction in one part, as JSON."""
 _MAX_RESOURCE_EDGES = 200
 RESOURCE_NOT_FOUND = -32002
 
@@ -126,12 +126,12 @@ _TEMPLATES_RESULT = types.ListResourceTemplatesResult(
             name="store",
             title="A store",
             uri_template=STORE_TEMPLATE,
-            description="What a store holds: types with counts and examples, relation types with counts",
+            description="Contents of a store: types with counts and examples, relation types with counts",
             mime_type=JSON_MEDIA_TYPE,
         ),
         types.ResourceTemplate(
             name="memory",
-            title="What a store remembers",
+            title="Memory of a store",
             uri_template=MEMORY_TEMPLATE,
             description=_MEMORY_DESCRIPTION,
             mime_type=TEXT_MEDIA_TYPE,
@@ -140,8 +140,8 @@ _TEMPLATES_RESULT = types.ListResourceTemplatesResult(
             name="entity",
             title="An entity",
             uri_template=ENTITY_TEMPLATE,
-            description="One entity with its relations; the id is percent-encoded. What is long comes in parts: `more` "
-            "names the URIs of what was left out",
+            description="One entity with its relations; the id is percent-encoded. Long entities come in parts: `more` "
+            "lists the URIs of the omitted parts",
             mime_type=JSON_MEDIA_TYPE,
         ),
     ]
@@ -149,14 +149,14 @@ _TEMPLATES_RESULT = types.ListResourceTemplatesResult(
 
 
 class More(msgspec.Struct):
-    """Something that was left out, and the URI to read it at."""
+    """Omitted part of a resource, with its URI."""
 
     what: str
     uri: str
 
 
 class EntityResource(msgspec.Struct, kw_only=True):
-    """An entity with the first of its edges."""
+    """Entity with the first of its edges."""
 
     node: Node
     content_length: int
@@ -167,7 +167,7 @@ class EntityResource(msgspec.Struct, kw_only=True):
 
 
 class TextPart(msgspec.Struct, kw_only=True):
-    """A part of an entity's content, or of its attributes as JSON."""
+    """Part of an entity's content, or of its attributes as JSON."""
 
     id: str
     offset: int
@@ -177,7 +177,7 @@ class TextPart(msgspec.Struct, kw_only=True):
 
 
 class EdgesPart(msgspec.Struct, kw_only=True):
-    """Some of the edges of an entity in one direction, in their order."""
+    """Part of an entity's edges in one direction, in order."""
 
     id: str
     offset: int
@@ -186,7 +186,7 @@ class EdgesPart(msgspec.Struct, kw_only=True):
 
 
 class StoresPage(msgspec.Struct, kw_only=True):
-    """Some of the stores by name; ``count`` is that of all."""
+    """Page of the stores, by name; ``count`` is the total."""
 
     stores: list[StoreSummary]
     count: int
@@ -194,7 +194,7 @@ class StoresPage(msgspec.Struct, kw_only=True):
 
 
 class Resources:
-    """The resources over some stores."""
+    """Resource handlers for some stores."""
 
     def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self._graphs = graphs
@@ -202,7 +202,7 @@ class Resources:
         self._forwarder = forwarder
 
     async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
-        """The list of stores, then each store, by name. The cursor is the last name of the page before."""
+        """List the resources: the list of stores, then each store by name. The cursor is the last name of a page."""
         after = unquote(params.cursor) if params and params.cursor else ""
         graphs = self._graphs.seen_by(visit_of(context).caller)
         names = await self._threads.read(graphs.pool.names)
@@ -212,12 +212,12 @@ class Resources:
         return types.ListResourcesResult(resources=page if after else [_STORES_RESOURCE, *page], next_cursor=cursor)
 
     async def templates(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListResourceTemplatesResult:
-        """What can be read beyond the list."""
+        """Return the resource templates."""
         return _TEMPLATES_RESULT
 
     async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        """One resource as JSON, or as text. Raises MCPError."""
-        found = await self._asked(context, params.uri, lambda graphs: _told(graphs, params.uri))
+        """Read one resource, as JSON or text. Raises MCPError."""
+        found = await self._run(context, params.uri, lambda graphs: _render(graphs, params.uri))
         if isinstance(found, ServedElsewhere):
             return await self._read_elsewhere(context, found, params.uri)
         kind, text = found
@@ -232,17 +232,17 @@ class Resources:
             try:
                 found = await asked_elsewhere(self._forwarder, served, caller, asked, headers)
             except MCPError as error:
-                # The other node is asked by the newest protocol.
+                # The other node answered in the newest protocol revision.
                 is_missing = error.code == types.INVALID_PARAMS and context.protocol_version < "2026"
                 code = RESOURCE_NOT_FOUND if is_missing else error.code
                 raise MCPError(code, error.message, error.data) from None
             return types.ReadResourceResult.model_validate(found)
 
     async def place(self, context: Context, uri: str) -> ResourceAddress:
-        """What a URI names, for who subscribes to it: its store has to be there. Raises MCPError."""
-        return await self._asked(context, uri, lambda graphs: _there(graphs, place_of(uri)[0]))
+        """Return the address of a URI for a subscription. Raises MCPError if its store does not exist."""
+        return await self._run(context, uri, lambda graphs: _require_store(graphs, place_of(uri)[0]))
 
-    async def _asked(self, context: Context, uri: str, question: Callable[[Graphs], T]) -> T:
+    async def _run(self, context: Context, uri: str, question: Callable[[Graphs], T]) -> T:
         visit = visit_of(context)
         with as_protocol_errors(uri=uri):
             try:
@@ -255,10 +255,10 @@ class Resources:
                 raise MCPError(code, str(error), {"uri": uri}) from None
 
 
-def _told(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
-    """What a resource says, and the type of that; or who does."""
+def _render(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
+    """Return the media type and text of a resource, or the node that serves it."""
     try:
-        found = _found(graphs, uri)
+        found = _read(graphs, uri)
     except ServedElsewhere as elsewhere:
         return elsewhere
     return (
@@ -266,7 +266,7 @@ def _told(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
     )
 
 
-def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
+def _read(graphs: Graphs, uri: str) -> msgspec.Struct | str:
     place, part = place_of(uri)
     match place, part:
         case ResourceAddress(str() as store, None, True), None:
@@ -285,7 +285,7 @@ def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
             raise InvalidInput(f"{place.uri} has no part {part.name if part else ''}")
 
 
-def _there(graphs: Graphs, place: ResourceAddress) -> ResourceAddress:
+def _require_store(graphs: Graphs, place: ResourceAddress) -> ResourceAddress:
     if place.store is not None:
         graphs.pool.require(place.store)
     return place
@@ -307,7 +307,7 @@ def _entity(graph: Graph, place: ResourceAddress) -> EntityResource:
     fits = len(attributes) <= MAX_RESOURCE_TEXT_CHARS
     more = [
         *_rest(place, "content", len(content), len(whole.content)),
-        *([] if fits else [_more("the attributes, as text of JSON", place, "attributes_offset", 0)]),
+        *([] if fits else [_more("the attributes, as JSON text", place, "attributes_offset", 0)]),
         *outgoing.more,
         *incoming.more,
     ]
@@ -339,7 +339,7 @@ def _node(graph: Graph, place: ResourceAddress) -> Node:
 
 def _edges(graph: Graph, place: ResourceAddress, offset: int, *, outgoing: bool) -> EdgesPart:
     if offset > MAX_EDGES_OFFSET:
-        raise InvalidInput(f"at most {MAX_EDGES_OFFSET:,} edges are passed over; query_cypher finds those behind")
+        raise InvalidInput(f"the offset exceeds {MAX_EDGES_OFFSET:,} edges; use query_cypher for further ones")
     request = EdgesRequest(node_id=place.node or "", limit=_MAX_RESOURCE_EDGES, offset=offset)
     page = as_struct(reading.edges_of_node(graph, request, outgoing=outgoing), EdgeList)
     edges = first_fitting(page.edges, MAX_RESOURCE_EDGES_BYTES) or page.edges[:1]
@@ -378,51 +378,51 @@ def _memory(name: str) -> types.Resource:
 
 def _store(name: str) -> types.Resource:
     return types.Resource(
-        name=name, uri=ResourceAddress(name).uri, description=f"What the store {name} holds", mime_type=JSON_MEDIA_TYPE
+        name=name, uri=ResourceAddress(name).uri, description=f"Contents of the store {name}", mime_type=JSON_MEDIA_TYPE
     )
 
 
 MAX_MEMORY_RESOURCE_TOKENS = 1_500
 _MAX_MEMORY_LINE_CHARS = 300
-"""Of one memory; the whole is read by its id."""
+"""Maximum characters of one memory; get_memory returns all of it."""
 _FIRST_MEMORY_PLACE = MemoryPlace()
 
 
 class ResourceSection(msgspec.Struct, frozen=True):
-    """Some memories, under what they are called."""
+    """Section of the memory digest: title and memories."""
 
     title: str
     memories: Sequence[Memory]
 
 
 def digest(graph: Graph) -> str:
-    """At most 1,500 tokens of text; it counts as no use of them. Raises NoStore.
+    """Return a digest of a store's memories, up to 1,500 tokens; this does not count as access. Raises NoStore.
 
-    First what is pinned, preferences, the newest decisions, and then what has faded least. Each comes from an index of
-    the memory view, so that it costs the same in a store of any size.
+    It lists pinned memories, preferences, the newest decisions, and then the memories with the highest confidence. Each
+    list comes from an index of the memory view, so the cost does not depend on the size of the store.
     """
     now = now_in_microseconds()
     with graph.lease() as store:
         wanted = MemoryFilter(now, min_confidence=store.description.memory.min_confidence)
-        # What waits to be journaled is not in the view.
+        # The view does not contain accesses that are not journaled yet.
         store.accesses.settle()
 
-        def look(memories: Memories, rows: Rows) -> list[ResourceSection]:
-            told = set[str]()
+        def read_sections(memories: Memories, rows: Rows) -> list[ResourceSection]:
+            listed = set[str]()
             sections: list[ResourceSection] = []
-            for title, ids in _chosen(memories, wanted):
-                new = [each for each in ids if each not in told]
-                told.update(new)
+            for title, ids in _list_sections(memories, wanted):
+                new = [each for each in ids if each not in listed]
+                listed.update(new)
                 found = rows.nodes(new)
-                there = [found[each] for each in new if each in found]
-                sections.append(ResourceSection(title, to_memories(store, rows, there, now)))
+                existing = [found[each] for each in new if each in found]
+                sections.append(ResourceSection(title, to_memories(store, rows, existing, now)))
             return sections
 
-        sections = store.memories.ask(look)
+        sections = store.memories.ask(read_sections)
     return text_of(graph.name, sections, now / 1_000_000)
 
 
-def _chosen(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
+def _list_sections(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
     def listed(sort: Sort, limit: int, *types: str) -> list[str]:
         return memories.listed(msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit).ids
 
@@ -433,8 +433,8 @@ def _chosen(memories: Memories, wanted: MemoryFilter) -> Iterator[tuple[str, lis
 
 
 def text_of(store: str, sections: Iterable[ResourceSection], now: float, most: int = MAX_MEMORY_RESOURCE_TOKENS) -> str:
-    """The sections as text that is within a number of tokens; ``now`` is in seconds since 1970."""
-    lines = [f'What the store "{store}" remembers. recall finds more, get_memory shows one whole.']
+    """Return the sections as text of at most ``most`` tokens; ``now`` is in seconds since 1970."""
+    lines = [f'Memory of the store "{store}". recall finds more, get_memory returns one in full.']
     spent = count_tokens(lines[0]) + 1
     for section in sections:
         head = [f"\n{section.title}:"]

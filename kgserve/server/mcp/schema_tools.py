@@ -1,4 +1,4 @@
-"""The tools that tell which types and tags a store has."""
+"""Tools that list the types and tags of a store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kgserve.storage.model.kinds import MAX_LISTED_TAGS
 
 
 class DescribeSchema(FieldNameArguments, kw_only=True):
-    """The store whose types and tags are asked for."""
+    """Store whose types and tags to return."""
 
 
 class ListTags(Arguments, kw_only=True):
-    """Which tags to list."""
+    """Page of the tags."""
 
-    prefix: Annotated[NameField, Meta(description="Only tags that start so")] = ""
-    limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_LISTED_TAGS
+    prefix: Annotated[NameField, Meta(description="Only tags with this prefix")] = ""
+    limit: Annotated[int, Meta(description="Maximum, up to 100")] = MAX_LISTED_TAGS
 
 
 @present.register
@@ -34,7 +34,7 @@ def _describe_schema_reply(found: answers.SchemaDescription, _given: DescribeSch
         name: first_fitting(getattr(found, name), MAX_SUBJECT_CHARS // 3) for name in ("kinds", "tag_prefixes", "tags")
     }
     cut = any(len(kept) < len(getattr(found, name)) for name, kept in lists.items())
-    more = "less frequent ones were left out for their size; list_tags takes a prefix" if cut else ""
+    more = "less frequent ones were omitted because of their size; list_tags accepts a prefix" if cut else ""
     values = replace(found, **lists)
     return ToolReply(joined(_schema_lines(values)), msgspec.to_builtins(values), more)
 
@@ -55,9 +55,9 @@ def _list_tags_reply(found: answers.TagList, given: ListTags, _store: str) -> To
     lines = lines_within(map(_tag_line, tags), MAX_SUBJECT_CHARS)
     more = ""
     if len(lines) < len(found.tags):
-        more = "less frequent ones were left out for their size; ask with a longer prefix"
+        more = "less frequent ones were omitted because of their size; use a longer prefix"
     elif len(tags) == given.limit:
-        more = "there may be less frequent ones; ask with a longer prefix"
+        more = "there may be less frequent ones; use a longer prefix"
     which = f" starting with {quoted(given.prefix)}" if given.prefix else ""
     head = f"{counted(len(lines), 'tag')}{which}"
     return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
@@ -79,7 +79,7 @@ SCHEMA_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "list_tags",
         "List tags",
-        "The tags that start with `prefix`, or all, with the number of nodes that have each: the most frequent first.",
+        "The tags that start with `prefix`, or all, with the number of nodes of each, most frequent first.",
         ListTags,
         "listing tags",
         lambda graph, given: reading.list_tags(graph, as_request(queries.TagsQuery, given)),

@@ -1,4 +1,4 @@
-"""The tools that search: for entities, and for text about a question."""
+"""Search tools: entities, and context for a question."""
 
 from __future__ import annotations
 
@@ -38,53 +38,53 @@ _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "tr
 
 @with_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
 class Search(DetailArguments, kw_only=True):
-    """What to look for, how, and among what."""
+    """Query, mode and filters of a search."""
 
     query: QueryField | UnsetType = UNSET
     queries: (
         Annotated[
             list[QueryField],
-            Meta(min_length=1, max_length=8, description="Or up to 8 wordings, joined into one ranking"),
+            Meta(min_length=1, max_length=8, description="Or up to 8 wordings, merged into one ranking"),
         ]
         | UnsetType
     ) = UNSET
     mode: Annotated[
         Literal["hybrid", "keyword", "semantic", "graph"],
-        Meta(description="hybrid: words, meaning, relations; graph: what is near the best hits"),
+        Meta(description="hybrid: words, meaning, relations; graph: entities near the best hits"),
     ] = "hybrid"
-    limit: Annotated[int, Meta(ge=1, le=100, description="Most hits")] = 8
-    offset: Annotated[OffsetField, Meta(description="Hits to pass over")] = 0
+    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum hits")] = 8
+    offset: Annotated[OffsetField, Meta(description="Hits to skip")] = 0
     types: TypesField = UNSET
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
-    start_id: Annotated[IdField, Meta(description="Start of mode graph")] | UnsetType = UNSET
+    start_id: Annotated[IdField, Meta(description="Start in mode graph")] | UnsetType = UNSET
     depth: Annotated[int, Meta(ge=1, le=walk.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
     tags: TagsField = UNSET
-    fresh_only: Annotated[bool, Meta(description="Nothing stale")] = False
+    fresh_only: Annotated[bool, Meta(description="Exclude stale")] = False
 
 
 @with_fields_of(requests.BatchSearchRequest)
 class SearchBatch(DetailArguments, kw_only=True):
-    """Several ways to ask the same."""
+    """Variants of one question."""
 
     queries: Annotated[list[requests.SearchVariant], Meta(min_length=1, max_length=8)]
 
 
 @with_fields_of(requests.ContextRequest, "format", "limit")
 class ContextArguments(DetailArguments, kw_only=True):
-    """A question, and how much text may answer it."""
+    """Question, and the token budget of the context."""
 
     query: QueryField
-    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 1200
-    follow_symlinks: Annotated[bool, Meta(description="What other stores link, too")] = False
+    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Maximum tokens")] = 1200
+    follow_symlinks: Annotated[bool, Meta(description="Include linked stores")] = False
 
 
 def _search(graph: Graph, given: Search) -> answers.SearchAnswer | answers.BatchSearchAnswer:
     if bool(given.query) == bool(given.queries):
-        raise InvalidInput.at("query", "give what to look for as query, or several wordings of it as queries")
+        raise InvalidInput.at("query", "send either query, or several wordings of it as queries")
     if given.query:
         return search.search(graph, as_request(requests.SearchRequest, given))
     if given.mode == "graph":
-        raise InvalidInput("mode: graph takes one query; give it as query")
+        raise InvalidInput("mode: graph accepts one query only; send it as query")
     same = _variant(given)
     asked = as_request(requests.BatchSearchRequest, given)
     asked.queries = [convert({**same, "query": each}, requests.SearchVariant) for each in given.queries or ()]
@@ -101,7 +101,7 @@ def _search_reply(found: answers.SearchAnswer, given: Search, _store: str) -> To
     reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
     if not reply.more and len(found.hits) == given.limit:
         reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
-    return _degraded(reply, degraded=found.degraded, meaning=given.mode != "keyword")
+    return _with_degraded_hint(reply, degraded=found.degraded, meaning=given.mode != "keyword")
 
 
 @present.register
@@ -113,9 +113,9 @@ def _search_batch_reply(found: answers.BatchSearchAnswer, given: msgspec.Struct,
         counts = {name: getattr(found, name) for name in ("query_count", "unique_hits", "per_query_hits")}
         reply = reply._replace(values=reply.values | counts)
     if not reply.more and found.unique_hits > len(found.hits):
-        more = f"{found.unique_hits - len(found.hits):,} hits more: a higher limit, or narrower queries"
+        more = f"{found.unique_hits - len(found.hits):,} more hits: use a higher limit, or narrower queries"
         reply = reply._replace(more=more)
-    return _degraded(reply, degraded=found.degraded, meaning=True)
+    return _with_degraded_hint(reply, degraded=found.degraded, meaning=True)
 
 
 def _queries(given: msgspec.Struct) -> Sequence[Any]:
@@ -128,14 +128,14 @@ def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offs
     shown, lines = list_page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS)
     if len(shown) == len(hits):
         return ToolReply("\n".join([head, *lines]), {"hits": shown})
-    more = f"{len(hits) - len(shown):,} hits are not shown here: offset={offset + len(shown)} or a lower limit"
+    more = f"{len(hits) - len(shown):,} hits are not shown: use offset={offset + len(shown)} or a lower limit"
     return ToolReply("\n".join([head, *lines]), {"hits": shown}, more)
 
 
-def _degraded(reply: ToolReply, *, degraded: bool, meaning: bool) -> ToolReply:
+def _with_degraded_hint(reply: ToolReply, *, degraded: bool, meaning: bool) -> ToolReply:
     if not (degraded and meaning):
         return reply
-    hint = "this server has no model for meaning: ask with the words that were used"
+    hint = "this server has no embedding model: search with the exact words"
     return reply._replace(hint=hint, values={**reply.values, "degraded": True})
 
 
@@ -151,18 +151,18 @@ def _context_reply(found: answers.ContextAnswer, given: ContextArguments, _store
     if not found.ids:
         text = f"Nothing was found for {quoted(shortened(given.query, MAX_EXCERPT_CHARS))}."
         return ToolReply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
-    more = "there is more than the budget allowed: raise budget, or ask more narrowly" if found.truncated else ""
+    more = "the budget did not allow all of it: raise budget, or ask more narrowly" if found.truncated else ""
     values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
     values |= {"stores": found.stores} if found.stores else {}
-    return _degraded(ToolReply(found.text, values, more), degraded=found.degraded, meaning=True)
+    return _with_degraded_hint(ToolReply(found.text, values, more), degraded=found.degraded, meaning=True)
 
 
 SEARCH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_context",
         "Get text about a question",
-        "When a question is about what the graph holds: the entities that fit it best and their relations, as text of "
-        "at most `budget` tokens with ids to cite.",
+        "When a question is about the contents of the graph: the best matching entities and their relations, as text "
+        "of at most `budget` tokens with ids to cite.",
         ContextArguments,
         "gathering context",
         lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
@@ -171,8 +171,8 @@ SEARCH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "search_knowledge",
         "Search",
-        "When the id of an entity is not known: find entities by words, meaning and what they are related to, best "
-        "first; `queries` asks in several wordings. It sees what you wrote before.",
+        "When the id of an entity is not known: find entities by words, meaning and relations, best first; `queries` "
+        "searches several wordings. It includes your earlier writes.",
         Search,
         "searching",
         _search,
@@ -181,7 +181,7 @@ SEARCH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "search_batch",
         "Search in several ways at once",
-        "Ask the same in up to eight ways, each with its own filters; the answers are joined into one ranking.",
+        "Search with up to eight variants of a question, each with its own filters; hits form one ranking.",
         SearchBatch,
         "searching",
         lambda graph, given: search.search_batch(graph, as_request(requests.BatchSearchRequest, given)),

@@ -1,6 +1,6 @@
-"""The protocol server: what it offers, and its sessions with what they were sent lately.
+"""MCP protocol server: its handlers, its sessions, and the recent events of each session for resumption.
 
-Importing this imports the SDK, which takes a while.
+Importing this module imports the MCP SDK, which is slow.
 """
 
 from __future__ import annotations
@@ -43,47 +43,47 @@ from kgserve.server.mcp.resources import Resources
 from kgserve.server.proxy import NodeProxy
 
 RETRY_MS = 1_000
-"""How long a client is to wait before it comes back."""
+"""Milliseconds that a client waits before it reconnects."""
 MAX_SESSION_EVENTS = 64
-"""Events of one session that are kept."""
+"""Maximum number of stored events of one session."""
 MAX_EVENT_STORE_BYTES = 16 << 20
-"""Bytes of the events of all sessions that are kept."""
+"""Maximum size of the stored events of all sessions."""
 _OWN_STREAM, _ANSWER = "s", "a"
 _EVENT_ID = re.compile(r"([0-9]{1,18})-([sa])")
 
 
 class _Event(NamedTuple):
-    """An event of a stream; without a text it only began the stream."""
+    """Event of a stream; an empty text marks the beginning of the stream."""
 
     stream: str
     text: bytes
 
     @property
     def bytes(self) -> int:
-        """About what it takes."""
+        """Approximate size in memory."""
         return 200 + len(self.text)
 
 
 class SentEvents:
-    """What streams of the handshake era have sent lately, for clients whose connection broke to go on from.
+    """Recent events of all sessions, from which clients resume broken streams. For session-based protocol revisions.
 
-    A client that comes back with the id of the last event that it saw gets those behind it, if they are still kept:
-    that is bounded, for a session and for all of them together; the oldest are forgotten. Each session has its own: ids
-    of requests are a session's, too, so in one store for all of them the answers of one would be replayed to another.
+    A client that reconnects with the id of the last event that it received gets the later ones, if they are still
+    stored. The size is limited per session and in total; the oldest events are evicted first. Each session has its own
+    events, because request ids are unique within a session only.
     """
 
     def __init__(self, most: int = MAX_EVENT_STORE_BYTES) -> None:
-        """Keep at most so many bytes."""
+        """Create a store of at most ``most`` bytes."""
         self._most = most
         self._held: OrderedDict[tuple[SessionEvents, int], int] = OrderedDict()
         self._bytes = 0
 
     def of_session(self) -> SessionEvents:
-        """Those of a new session."""
+        """Return the event store of a new session."""
         return SessionEvents(self)
 
     def hold(self, session: SessionEvents, number: int, size: int) -> None:
-        """A session has one more."""
+        """Record an event of a session; evict the oldest events over the limit."""
         self._held[session, number] = size
         self._bytes += size
         while self._bytes > self._most:
@@ -92,39 +92,35 @@ class SentEvents:
             owner.events.pop(oldest, None)
 
     def release(self, session: SessionEvents, number: int) -> None:
-        """A session has one less."""
+        """Remove an event of a session."""
         self._bytes -= self._held.pop((session, number), 0)
 
 
 class SessionEvents(EventStore):
-    """The newest events of one session, by number; lives on the event loop."""
+    """Newest events of one session, by number. Belongs to the event loop."""
 
     def __init__(self, sent: SentEvents) -> None:
         self._sent = sent
         self._number = 0
-        self._came = asyncio.Event()
-        self._gone_on: dict[str, object] = {}
+        self._new_event = asyncio.Event()
+        self._resumed: dict[str, object] = {}
         self.events: OrderedDict[int, _Event] = OrderedDict()
 
     @override
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Keep an event, or with None the beginning of a stream; its id."""
         text = b"" if message is None else _text(message)
         self._number += 1
         event = self.events[self._number] = _Event(stream_id, text)
         self._sent.hold(self, self._number, event.bytes)
         if len(self.events) > MAX_SESSION_EVENTS:
-            self._forget_oldest()
+            self._evict_oldest()
         self._wake()
         return _id(self._number, stream_id)
 
     @override
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send again what came behind an event on its stream, and then what comes; one of an answer ends with that.
-
-        Who comes back later for the same stream takes it over. Always None, at which the SDK ends the stream: it would
-        go on with it by a way of its own, which misses what comes until that is open.
-        """
+        # Returns None, at which the SDK ends the stream. The SDK's own continuation would lose events.
+        # A later client that resumes the same stream takes it over.
         given = _EVENT_ID.fullmatch(last_event_id)
         if given is None:
             return None
@@ -132,47 +128,47 @@ class SessionEvents(EventStore):
         known = self.events.get(seen)
         stream = GET_STREAM_KEY if given[2] == _OWN_STREAM else known and known.stream
         if stream is not None:
-            await self._go_on(stream, seen, send_callback)
+            await self._resume(stream, seen, send_callback)
         return None
 
     def end(self) -> None:
-        """The session has ended: so do streams that are gone on with, and what they sent is let go."""
-        self._gone_on.clear()
+        """End the session: end its resumed streams and release its events."""
+        self._resumed.clear()
         self._wake()
         while self.events:
-            self._forget_oldest()
+            self._evict_oldest()
 
-    async def _go_on(self, stream: str, seen: int, send: EventCallback) -> None:
-        own = self._gone_on[stream] = object()
+    async def _resume(self, stream: str, seen: int, send: EventCallback) -> None:
+        own = self._resumed[stream] = object()
         self._wake()
         try:
             while True:
-                came, newest = self._came, self._number
-                behind = [(at, each) for at, each in self.events.items() if at > seen and each.stream == stream]
-                for number, event in behind:
-                    if await _sent_again(number, event, send):
+                new_event, newest = self._new_event, self._number
+                later = [(at, each) for at, each in self.events.items() if at > seen and each.stream == stream]
+                for number, event in later:
+                    if await _resend(number, event, send):
                         return
-                await came.wait()
+                await new_event.wait()
                 seen = newest
-                if self._gone_on.get(stream) is not own or self._has_forgotten_behind(seen):
+                if self._resumed.get(stream) is not own or self._has_evicted_after(seen):
                     return
         finally:
-            if self._gone_on.get(stream) is own:
-                del self._gone_on[stream]
+            if self._resumed.get(stream) is own:
+                del self._resumed[stream]
 
-    def _has_forgotten_behind(self, seen: int) -> bool:
+    def _has_evicted_after(self, seen: int) -> bool:
         return next(iter(self.events), self._number + 1) > seen + 1
 
-    def _forget_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         self._sent.release(self, self.events.popitem(last=False)[0])
 
     def _wake(self) -> None:
-        self._came.set()
-        self._came = asyncio.Event()
+        self._new_event.set()
+        self._new_event = asyncio.Event()
 
 
-async def _sent_again(number: int, event: _Event, send: EventCallback) -> bool:
-    """Send an event, if there is anything to it; whether a stream ends with it."""
+async def _resend(number: int, event: _Event, send: EventCallback) -> bool:
+    """Send an event unless it is empty; return whether it ends its stream."""
     if not event.text:
         return False
     message = jsonrpc_message_adapter.validate_json(event.text)
@@ -181,14 +177,14 @@ async def _sent_again(number: int, event: _Event, send: EventCallback) -> bool:
 
 
 def _text(message: JSONRPCMessage) -> bytes:
-    """A message as JSON: answers, which are long, in a third of the time that the SDK's models take."""
+    """Return a message as JSON; msgspec encodes results three times as fast as the SDK's models."""
     if isinstance(message, JSONRPCResponse):
         return msgspec.json.encode({"jsonrpc": message.jsonrpc, "id": message.id, "result": message.result})
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 def _id(number: int, stream: str) -> str:
-    """An event's id. It tells a session's own stream, which can be gone on with when the event is long forgotten."""
+    """Return the id of an event. It marks the session's own stream, which can be resumed even after eviction."""
     return f"{number}-{_OWN_STREAM if stream == GET_STREAM_KEY else _ANSWER}"
 
 
@@ -196,13 +192,13 @@ MAX_SESSIONS = 256
 MAX_SESSIONS_PER_KEY = 64
 SESSION_IDLE_TIMEOUT_SECONDS = 30 * 60.0
 MAX_BODY_MB = 4
-"""The SDK decodes bodies on the event loop: this much takes about 100 ms. Who has more, imports it."""
+"""MiB of the largest body. The SDK decodes bodies on the event loop, about 100 ms for this size."""
 
 _FIXED_LIST_CACHE = CacheHint(ttl_ms=3_600_000, scope="public")
 
 
 class Announcing(Server[Any]):
-    """Tells clients of the handshake era that it will say when stores come or go."""
+    """SDK server that announces notifications about created and dropped stores. For session-based revisions."""
 
     @override
     def create_initialization_options(
@@ -211,15 +207,14 @@ class Announcing(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """As the SDK's, which promises nothing by default."""
-        promised = notification_options or NotificationOptions(resources_changed=True)
-        return super().create_initialization_options(promised, experimental_capabilities, extensions)
+        options = notification_options or NotificationOptions(resources_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
 class Sessions(StreamableHTTPSessionManager):
-    """The SDK's, of which one key cannot take all, and where one more ends the one that has been idle longest.
+    """Session manager with a limit of sessions per key; a new session replaces the one that is idle longest.
 
-    Each can go on with a stream that broke.
+    Each session stores its events, so that clients can resume broken streams.
     """
 
     def __init__(self, server: Server[Any], *, max_request_body_size: int) -> None:
@@ -234,7 +229,7 @@ class Sessions(StreamableHTTPSessionManager):
 
     @override
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        """As the SDK's: None, which is answered with 503, when there are too many and each is in use."""
+        # Returns None, which the SDK answers with 503, if the limit is reached and all sessions are in use.
         own = [key for key, owner in self._session_owners.items() if owner == requestor]
         if len(own) >= MAX_SESSIONS_PER_KEY and not self._end_longest_idle(own):
             return None
@@ -242,20 +237,20 @@ class Sessions(StreamableHTTPSessionManager):
             return None
         transport = super()._admit_session(requestor)
         if transport is not None:
-            # The SDK's one store for all sessions would tell them apart by nothing.
+            # The SDK would share one event store among all sessions.
             transport._event_store = self._sent.of_session()  # noqa: SLF001
         return transport
 
     @override
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
-        """As the SDK's: the one place that learns of every end."""
+        # The only method that the SDK calls for every end of a session.
         await super()._discard_session(session_id, transport)
         cast("SessionEvents", transport._event_store).end()  # noqa: SLF001
 
     def _end_longest_idle(self, keys: Iterable[str]) -> bool:
-        """End one of these sessions; False when none is idle. From now on it is 404, and its client begins another."""
+        """End the longest idle of these sessions, so that its client gets 404; return False if none is idle."""
         scopes = {key: scope for key in keys if (scope := self._server_instances[key].idle_scope) is not None}
-        # While a call is answered or a stream is open, nothing is going to end a session.
+        # A session with an open call or stream has no deadline.
         idle = [key for key, scope in scopes.items() if scope.deadline < math.inf]
         if not idle:
             return False
@@ -267,7 +262,7 @@ class Sessions(StreamableHTTPSessionManager):
 
 
 class Served:
-    """The protocol over some stores, for the time that `running` runs."""
+    """MCP server of some stores; serves while `running` is active."""
 
     def __init__(self, graphs: Graphs, threads: Admission, forwarder: NodeProxy) -> None:
         self.notifications = Notifications(graphs.pool)
@@ -278,25 +273,25 @@ class Served:
 
     @staticmethod
     def user_of(caller: Caller) -> AuthenticatedUser | None:
-        """The owner of a session, for the SDK to compare: sessions of other keys are 404, as those that never were."""
+        """Return the owner of a session for the SDK's comparison; sessions of other keys are 404."""
         if caller.key_id is None:
             return None
         return AuthenticatedUser(AccessToken(token="", client_id=caller.key_id, scopes=[]))
 
     @staticmethod
     def check(scope: Any) -> None:
-        """Raises InvalidInput when a connection asks for tools, or a form of answers, that there are not."""
+        """Check the tools and the answer format that a connection asks for. Raises InvalidInput if unknown."""
         check_wishes(wished(scope))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Serves until the end of the block; then every session ends."""
+        """Serve until the end of the block, which ends every session."""
         async with self.manager.run(), self.notifications.following():
             yield
 
 
 def make_server(graphs: Graphs, threads: Admission, forwarder: NodeProxy, notifications: Notifications) -> Server[Any]:
-    """Tools, resources and prompts."""
+    """Return the SDK server with the handlers of tools, resources, prompts and notifications."""
     calls, notices = ToolCaller(graphs, threads, forwarder), Notices(graphs, threads)
     resources = Resources(graphs, threads, forwarder)
 
@@ -336,9 +331,9 @@ def make_server(graphs: Graphs, threads: Admission, forwarder: NodeProxy, notifi
         on_get_prompt=get_prompt,
         on_completion=Completions(graphs, threads).complete,
     )
-    # The SDK's tracing costs time in every request and ends nowhere here.
+    # Removes the SDK's tracing, which slows every request and has no exporter here.
     server.middleware.clear()
     server.add_notification_handler("notifications/initialized", types.NotificationParams, notifications.session_began)
-    # Not with the others: the SDK warns of it, as the newest protocol has another way to ask for the same.
+    # Registered separately, because the SDK's constructor warns that the newest revision replaces this method.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, notices.set_level)
     return server

@@ -1,4 +1,4 @@
-"""The tools of stores as wholes: which there are, what one holds, its settings, and its end."""
+"""Tools for whole stores: list, describe, configure and drop."""
 
 from __future__ import annotations
 
@@ -47,37 +47,37 @@ _MAX_SHOWN_TAGS = 20
 
 
 class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A page of the stores, by name."""
+    """Page of the stores, by name."""
 
-    offset: Annotated[int, Meta(ge=0, le=10_000, description="Stores to pass over")] = 0
+    offset: Annotated[int, Meta(ge=0, le=10_000, description="Stores to skip")] = 0
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
 class DescribeStore(Arguments, kw_only=True):
-    """The store to describe."""
+    """Store to describe."""
 
-    tags_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags that begin so, up to 100")] = ""
+    tags_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags with this prefix, max 100")] = ""
 
 
 @with_fields_of(StoreSettingsRequest, "name", "history", "memory")
 class ConfigureStore(Arguments, kw_only=True):
-    """The store, and what is to change of its settings."""
+    """Store, and the settings to change."""
 
     conflict_policy: (
-        Annotated[ConflictPolicy, Meta(description="Of a write based on a former version: it wins, or both are kept")]
+        Annotated[ConflictPolicy, Meta(description="For a write based on an old version: it wins, or both are kept")]
         | UnsetType
     ) = UNSET
-    # Neither is unset: what is empty clears.
+    # None instead of UNSET, because an empty text clears the description.
     description: (
-        Annotated[str, Meta(max_length=MAX_NAME_BYTES, description="For people; left out: kept; empty: cleared")] | None
+        Annotated[str, Meta(max_length=MAX_NAME_BYTES, description="For people; omitted: kept; empty: cleared")] | None
     ) = None
-    create: Annotated[bool, Meta(description="Make a store with these settings; one that is there keeps its own")] = (
+    create: Annotated[bool, Meta(description="Create a store with these settings; an existing one keeps its own")] = (
         False
     )
 
 
 class Configured(msgspec.Struct, kw_only=True):
-    """The settings of a store; ``kept``: it was to be made and was there."""
+    """Settings of a store; ``kept``: it was to be created and existed already."""
 
     settings: StoreSettingsAnswer
     created: bool
@@ -85,21 +85,21 @@ class Configured(msgspec.Struct, kw_only=True):
 
 
 class DropStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The store to drop for good; no default counts here."""
+    """Store to drop permanently; the default store does not apply."""
 
     index: Annotated[str, Meta(description="Name of the store")]
     confirm: Annotated[str, Meta(description="The name of the store again")] = ""
 
 
 class Example(msgspec.Struct, kw_only=True):
-    """A node to learn from how ids and contents look here."""
+    """Example node that shows the form of ids and contents."""
 
     id: str
     content: str
 
 
 class TypeDescription(msgspec.Struct, kw_only=True):
-    """A type of node."""
+    """Node type with count and examples."""
 
     type: str
     count: int
@@ -107,22 +107,22 @@ class TypeDescription(msgspec.Struct, kw_only=True):
 
 
 class Description(msgspec.Struct, kw_only=True):
-    """What a store holds."""
+    """Description of a store's contents and settings."""
 
     name: str
     nodes: int
     edges: int
-    sequence: Annotated[int, Meta(description="The number of its last commit")]
-    types: Annotated[list[TypeDescription], Meta(description="The most frequent first, at most 100")]
+    sequence: Annotated[int, Meta(description="Sequence of the last commit")]
+    types: Annotated[list[TypeDescription], Meta(description="Most frequent first, at most 100")]
     relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, at most 100")]
-    tags: Annotated[list[TagFreq], Meta(description="The most frequent first, at most 100")]
-    indexes_behind: Annotated[int, Meta(description="Commits that search has not seen yet")]
+    tags: Annotated[list[TagFreq], Meta(description="Most frequent first, at most 100")]
+    indexes_behind: Annotated[int, Meta(description="Commits that search does not include yet")]
     conflict_policy: ConflictPolicy
     description: str
-    kind_whitelist: Annotated[list[str], Meta(description="Types that may be written; none: all")]
-    indexed_attributes: Annotated[list[str], Meta(description="Attributes that search finds nodes by; *: all")]
+    kind_whitelist: Annotated[list[str], Meta(description="Types that may be written; empty: all")]
+    indexed_attributes: Annotated[list[str], Meta(description="Attributes that search indexes; *: all")]
     metadata: dict[str, Any]
-    links: Annotated[LinkManifest, Meta(description="Stores that relations lead into, and come from")]
+    links: Annotated[LinkManifest, Meta(description="Stores at the other end of relations, outbound and inbound")]
 
 
 def _list_stores(graph: Graph, given: ListStores) -> StoreList:
@@ -136,7 +136,7 @@ def _describe(graph: Graph, given: DescribeStore) -> Description | StoreList:
 
 
 def describe(graph: Graph, tags_prefix: str = "") -> Description:
-    """What a store holds, from counts that are kept and pages of the catalog. Raises NotFound."""
+    """Return the description of a store. Raises NotFound."""
     held, settings = stores.stats(graph), stores.store_settings(graph)
     types = [
         TypeDescription(
@@ -199,7 +199,7 @@ def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> ToolR
     named = fitting[: len(lines)]
     shown = offset + len(lines)
     more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
-    hint = "" if found.count else "there are no stores yet; inject_knowledge_graph makes one"
+    hint = "" if found.count else "there are no stores yet; inject_knowledge_graph creates one"
     text = "\n".join([counted(found.count, "store"), *lines])
     return ToolReply(text, {"stores": named, "count": found.count}, more, hint)
 
@@ -207,7 +207,7 @@ def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> ToolR
 def _store_line(each: dict[str, Any]) -> str:
     links = f", {each['links']['outbound']:,} links out, {each['links']['inbound']:,} in" if "links" in each else ""
     counts = f"  {each['name']}: {counted(each['nodes'], 'node')}, {counted(each['edges'], 'edge')}{links}"
-    return ", ".join([counts, *_settings_said(each)])
+    return ", ".join([counts, *_settings_texts(each)])
 
 
 def _store_values(each: StoreSummary) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _store_values(each: StoreSummary) -> dict[str, Any]:
 
 
 def _settings_values(chosen: StoreChoices | StoreSettingsAnswer | Description, room: int) -> dict[str, Any]:
-    """The settings of a store, but for empty ones. Lists and metadata of more than ``room`` characters are cut."""
+    """Return the nonempty settings of a store. Lists and metadata of more than ``room`` characters are shortened."""
     about = chosen.description if isinstance(chosen, Description) else chosen.name
     metadata = OMITTED_ATTRIBUTES if chosen.metadata is UNSET else brief_attributes(chosen.metadata, room)
     found = {
@@ -229,13 +229,13 @@ def _settings_values(chosen: StoreChoices | StoreSettingsAnswer | Description, r
     return {"conflict_policy": chosen.conflict_policy} | {name: value for name, value in found.items() if value}
 
 
-def _settings_said(values: dict[str, Any]) -> Iterator[str]:
+def _settings_texts(values: dict[str, Any]) -> Iterator[str]:
     if "conflict_policy" in values:
         yield f"conflict policy {values['conflict_policy']}"
     if "kind_whitelist" in values:
         yield f"only these types may be written: {', '.join(values['kind_whitelist'])}"
     if "indexed_attributes" in values:
-        yield f"search finds by the attributes {', '.join(values['indexed_attributes'])}"
+        yield f"search indexes the attributes {', '.join(values['indexed_attributes'])}"
     if "description" in values:
         yield f"description {quoted(values['description'])}"
     if "metadata" in values:
@@ -245,9 +245,9 @@ def _settings_said(values: dict[str, Any]) -> Iterator[str]:
 @present.register
 def _configured_reply(found: Configured, _given: ConfigureStore, store: str) -> ToolReply:
     values = _settings_values(found.settings, MAX_SUBJECT_CHARS // 3)
-    hint = "the store was there and keeps its settings; without create they are changed" if found.kept else ""
-    done = f'{"Made" if found.created else "Settings of"} "{store}"'
-    text = f"{done}: {', '.join(_settings_said(values))}. Sequence {found.settings.sequence}."
+    hint = "the store exists and keeps its settings; omit create to change them" if found.kept else ""
+    done = f'{"Created" if found.created else "Settings of"} "{store}"'
+    text = f"{done}: {', '.join(_settings_texts(values))}. Sequence {found.settings.sequence}."
     return ToolReply(text, {"name": store, "created": found.created, **values}, hint=hint)
 
 
@@ -259,7 +259,7 @@ def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> 
     shown_tags = first_fitting(((each.tag, each.count) for each in tags), MAX_SUBJECT_CHARS // 7)
     chosen = _settings_values(found, MAX_SUBJECT_CHARS // 12)
     lines = [f'Store "{found.name}": {counted(found.nodes, "node")}, {counted(found.edges, "edge")}']
-    lines += [f"  {each}" for each in _settings_said(chosen)]
+    lines += [f"  {each}" for each in _settings_texts(chosen)]
     lines += ["Types:", *map(_type_line, types)] if types else []
     lines += ["Relation types:", *(f"  {name}: {count:,}" for name, count in relations.items())] if relations else []
     lines += ["Tags:", *(f"  {tag}: {count:,}" for tag, count in shown_tags)] if shown_tags else []
@@ -272,7 +272,7 @@ def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> 
     }
     values |= {"tags": dict(shown_tags)} if shown_tags else {}
     values |= chosen
-    if linked := _linked(found.links):
+    if linked := _links_by_store(found.links):
         values["links"] = linked
         sides = {"outbound": "Relations into other stores", "inbound": "Relations out of other stores into this one"}
         lines += [
@@ -280,14 +280,14 @@ def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> 
         ]
     hints: list[str] = []
     if found.indexes_behind:
-        hints.append(f"search has yet to see the last {counted(found.indexes_behind, 'commit')}")
+        hints.append(f"search lags {counted(found.indexes_behind, 'commit')} behind")
     left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
-    more = "less frequent ones are left out: tags_prefix asks for tags that begin so" if left else ""
+    more = "less frequent ones are omitted: use tags_prefix for tags with a prefix" if left else ""
     return ToolReply(joined(lines), values, more, "; ".join(hints))
 
 
-def _linked(links: LinkManifest) -> dict[str, dict[str, int]]:
-    """The stores on each side, with how many links there are, as far as they fit."""
+def _links_by_store(links: LinkManifest) -> dict[str, dict[str, int]]:
+    """Return the number of links by direction and store, as far as they fit."""
     sides = {"outbound": links.outbound, "inbound": links.inbound}
     named = {side: ((each.graph_id, each.edge_count) for each in found) for side, found in sides.items() if found}
     return {side: dict(first_fitting(each, MAX_SUBJECT_CHARS // 20)) for side, each in named.items()}
@@ -315,8 +315,8 @@ STORE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "describe_store",
         "Describe a store",
-        "Before writing to a graph, to use the same words: what a store holds, types with examples, relation types and "
-        "tags (by `tags_prefix`) with counts. Without a store: the stores there are.",
+        "Before writing to a graph, to reuse its terms: the contents of a store, types with examples, relation types "
+        "and tags (by `tags_prefix`) with counts. Without a store: the list of stores.",
         DescribeStore,
         "describing the store",
         _describe,
@@ -326,7 +326,7 @@ STORE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "list_stores",
         "List the stores",
-        "When it is not clear which store is meant: all stores, with their counts.",
+        "When it is not clear which store to use: all stores, with their counts.",
         ListStores,
         "listing the stores",
         _list_stores,
@@ -334,9 +334,9 @@ STORE_TOOLS: tuple[Tool[Any], ...] = (
     ),
     Tool(
         "configure_store",
-        "Make a store, or change its settings",
-        "When the user asks for a store of its own, or for other settings: a description, the conflict policy, the "
-        "types that may be written, metadata. What is left out stays. describe_store shows them.",
+        "Create a store, or change its settings",
+        "When the user asks for a separate store, or for other settings: a description, the conflict policy, the "
+        "types that may be written, metadata. Omitted settings stay. describe_store shows them.",
         ConfigureStore,
         "changing the settings",
         _configure,
@@ -347,15 +347,15 @@ STORE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "drop_store",
         "Drop a store",
-        "Remove a store with everything in it, for good. `confirm` must repeat its name. Only when the user has asked "
-        "for just this.",
+        "Delete a store with everything in it, permanently. `confirm` must repeat its name. Only when the user "
+        "explicitly asks for this.",
         DropStore,
         "dropping the store",
         _drop_store,
         "deletes",
         administers=True,
         without_store=True,
-        retry_hint="list_stores shows whether the store is still there",
+        retry_hint="list_stores shows whether the store still exists",
         is_long=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""What a tool is: its name, what is said of it, what it takes, and how it runs."""
+"""Definition of an MCP tool: name, description, arguments and implementation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ G = TypeVar("G", bound=msgspec.Struct)
 
 
 class Tool(NamedTuple, Generic[G]):
-    """A tool; ``run`` gets the store and the checked arguments, and may block.
+    """MCP tool.
 
-    ``doing`` is what progress reports say while it runs.
-    ``effect``: "writes" changes what is sent, "overwrites" empties what is not sent, too.
-    ``administers``: it needs the role of an administrator, whatever its effect, but with the argument ``makes_with``;
-    ``administers_with`` is the argument with which it does. ``runs_statement``: a statement
-    of the caller's, which may take long. ``writes_with``: the argument with which a tool that reads writes.
-    ``without_store``: it answers without one, too. ``nothing``: its values for a default store that is not there yet;
-    None: that is an error; ``maker``: the tool that makes the store. ``retry_hint``: of a tool that does more when it
-    is called a second time, how to find out whether a call whose answer was lost was carried out. ``is_long``: it may
-    work for long where there is much to do.
+    doing: text of progress reports while the tool runs.
+    run: implementation; gets the store and the validated arguments, and may block.
+    effect: "writes" changes the fields that are sent; "overwrites" also clears fields that are not sent.
+    administers: requires the role admin, unless the argument ``makes_with`` is true.
+    administers_with: argument that makes the tool require the role admin.
+    runs_statement: runs a statement of the caller, which may take long.
+    writes_with: argument that makes a reading tool write.
+    without_store: the tool also works without a store.
+    nothing: result for a default store that does not exist yet; None: that is an error.
+    maker: tool that creates the store.
+    retry_hint: for a tool that is not idempotent, how to find out whether a call with a lost answer was carried out.
+    is_long: may run for long if there is much to do.
     """
 
     name: str
@@ -47,7 +50,7 @@ class Tool(NamedTuple, Generic[G]):
     is_long: bool = False
 
     def role(self, arguments: Mapping[str, Any] | None) -> Role:
-        """What a key needs for a call of it."""
+        """Return the role that a call with these arguments requires."""
         given = arguments or {}
         administers = self.administers and given.get(self.makes_with) is not True
         if administers or (self.administers_with and given.get(self.administers_with)):
@@ -55,5 +58,5 @@ class Tool(NamedTuple, Generic[G]):
         return "read" if self.effect == "reads" and not self.writes(arguments) else "write"
 
     def writes(self, arguments: Mapping[str, Any] | None) -> bool:
-        """Whether a call of it may change the store."""
+        """Return whether a call with these arguments may change the store."""
         return self.effect != "reads" or bool(self.writes_with and (arguments or {}).get(self.writes_with))

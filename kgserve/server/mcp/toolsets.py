@@ -1,7 +1,7 @@
-"""The sets of tools that clients choose from, and which tool a call means.
+"""Toolsets that clients choose from, and resolution of tool names.
 
-Two of the sets follow interfaces that others have made, and have four names in common. Of those, a call means the one
-of the set that its connection asks for; on a connection that asks for neither, the one whose arguments it has.
+Two toolsets follow interfaces of other products and share four tool names. A call means the tool of the set that the
+connection selected; on a connection that selected neither, the tool that accepts the arguments.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STORE_TOOL_NAMES = ("describe_store", "list_stores", "configure_store", "drop_s
 
 
 def _ordered(tools: Sequence[Tool[Any]]) -> list[Tool[Any]]:
-    """Return tools of graphs in the order of lists: those of a set as it has them, those of stores last."""
+    """Return graph tools in the order of tool lists: in the order of their toolsets, store tools last."""
     order = {name: place for place, name in enumerate((*_GRAPH_TOOL_NAMES, *_TIME_TOOL_NAMES))}
     last = {name: len(order) + 1 + place for place, name in enumerate(_STORE_TOOL_NAMES)}
     return sorted(tools, key=lambda tool: order.get(tool.name, last.get(tool.name, len(order))))
@@ -61,7 +61,7 @@ GRAPH_TOOLS = _ordered(
 TOOLS: dict[str, Tool[Any]] = {
     tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
 }
-"""By name, in the order of lists; of a name that two sets have, the memory server's."""
+"""All tools by name, in the order of tool lists. For a shared name, the tool of the memory server."""
 SHARED_TOOL_NAMES = frozenset(_ENTITY_MEMORY_TOOLS_BY_NAME) & {tool.name for tool in MEMORY_SERVER_TOOLS}
 TOOLSETS: dict[str, tuple[str, ...]] = {
     TOOLSET_MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
@@ -73,23 +73,23 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
 }
 TOOLSETS[TOOLSET_DEFAULT] = (*TOOLSETS[TOOLSET_MEMORY], *TOOLSETS[TOOLSET_GRAPH])
 TOOLSETS[TOOLSET_ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *ENTITY_MEMORY_TOOLS))
-"""What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
+"""Names of the listed tools by toolset. Without a selection, `default` is listed. Unlisted tools can be called, too."""
 _TOOLSETS_WITH_ENTITY_MEMORY = frozenset({TOOLSET_ENTITY_MEMORY, TOOLSET_ALL})
 
 
 def chosen(asked: str) -> Sequence[Tool[Any]]:
-    """The tools of sets and names with commas between, in the order of the table.
+    """Return the tools of comma-separated toolsets and tool names, in the order of `TOOLS`.
 
-    Raises InvalidInput for what is neither, and for two sets with the same names.
+    Raises InvalidInput for unknown names, and for two toolsets that share names.
     """
-    wanted, names = _asked(asked), set[str]()
+    wanted, names = _split(asked), set[str]()
     if {TOOLSET_ENTITY_MEMORY, TOOLSET_MEMORY_SERVER} <= {*wanted}:
         both = f"{TOOLSET_ENTITY_MEMORY} and {TOOLSET_MEMORY_SERVER} both have {', '.join(sorted(SHARED_TOOL_NAMES))}"
-        raise errors.InvalidInput.at("tools", f"{both}; ask for one of them, and for single tools of the other")
+        raise errors.InvalidInput.at("tools", f"{both}; select one of them, and single tools of the other")
     for name in wanted:
         if name not in TOOLSETS and name not in TOOLS:
-            known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
-            unknown = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
+            known = f"toolsets: {', '.join(TOOLSETS)}; tools: {', '.join(TOOLS)}"
+            unknown = f"{shortened(name, 80)!r} is neither a toolset nor a tool; {known}"
             raise errors.InvalidInput.at("tools", unknown)
         names.update(TOOLSETS.get(name, (name,)))
     tools = TOOLS | _ENTITY_MEMORY_TOOLS_BY_NAME if _has_entity_memory(wanted) else TOOLS
@@ -98,10 +98,10 @@ def chosen(asked: str) -> Sequence[Tool[Any]]:
 
 
 def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
-    """The tool that a call means, on a connection that asked for these; None for none that there is."""
+    """Return the tool that a call means, on a connection that selected ``asked``; None for an unknown name."""
     if name not in SHARED_TOOL_NAMES:
         return TOOLS.get(name)
-    wanted = _asked(asked)
+    wanted = _split(asked)
     if _has_entity_memory(wanted):
         return _ENTITY_MEMORY_TOOLS_BY_NAME[name]
     if (
@@ -117,7 +117,7 @@ def _has_entity_memory(wanted: Sequence[str]) -> bool:
     return not _TOOLSETS_WITH_ENTITY_MEMORY.isdisjoint(wanted) and TOOLSET_MEMORY_SERVER not in wanted
 
 
-def _asked(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return [name for name in map(str.strip, text.split(",")) if name]
 
 
@@ -136,7 +136,7 @@ def _listed(tools: str) -> types.ListToolsResult:
 
 def _described(tool: Tool[Any]) -> types.Tool:
     reads = tool.effect == "reads" and not tool.writes_with
-    # Of a tool that reads they say nothing.
+    # Both hints are meaningful for tools that write only.
     writing = {
         "destructive_hint": None if reads else tool.effect in ("overwrites", "deletes"),
         "idempotent_hint": None if reads else not tool.retry_hint,

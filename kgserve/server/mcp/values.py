@@ -1,7 +1,7 @@
-"""Answers as values: what an agent pays for and what it may ask for, and how much of it fits.
+"""Structured content of tool replies, shortened for agents.
 
-Of each item an agent gets what it can use at once. Times, versions, sequences, partial scores, empty and usual values
-are left out unless it asks for ``detail``; the text of an answer shows the same.
+Times, versions, sequences, partial scores, and empty and default values are omitted unless the call asks for
+``detail``. The text of a reply shows the same fields.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from kgserve.graph import answers
 from kgserve.graph.versions import TIMESTAMP_NAMES
 
 MAX_REPLY_CHARS = 25_000
-"""Characters of an answer, as text and as JSON."""
+"""Maximum characters of a reply, for its text and for its JSON."""
 MAX_RESULT_CHARS = MAX_REPLY_CHARS - 2_000
-"""Of the results of a tool, without the frame and what is said about them."""
+"""Maximum characters of the results in a reply, without heading and hints."""
 MAX_WHOLE_CONTENT_CHARS = 12_000
-"""Of the content of one node or memory that is shown whole."""
+"""Maximum characters of the content of a single node or memory."""
 
 MAX_TEASER_CHARS = 60
-"""Characters of a content in a walk."""
+"""Maximum characters of a node's content in a walk."""
 
 MAX_EXCERPT_CHARS = 200
-"""Characters of the content of a hit."""
+"""Maximum characters of a search hit's content."""
 
-OMITTED_ATTRIBUTES: dict[str, Any] = {"…": "left out for its size"}
-"""In the place of attributes, or of metadata, that are too large."""
+OMITTED_ATTRIBUTES: dict[str, Any] = {"…": "omitted because of its size"}
+"""Placeholder for attributes or metadata that are too large."""
 
 MAX_DETAIL_CHARS = 1_000
-"""Characters of a content, or of attributes as JSON, in a list with details."""
+"""Maximum characters of a content, or of attributes as JSON, in a list with details."""
 
 _MAX_SUMMARY_CHARS = 500
 _MAX_TAGS_CHARS = 1_000
@@ -47,7 +47,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON."""
+    """Return a value as JSON."""
     return encode(value).decode()
 
 
@@ -62,32 +62,32 @@ _OMITTED_FIELDS_BY_STRUCT: dict[type[msgspec.Struct], tuple[str, ...]] = {
     ),
     answers.NodeState: ("from_sequence", "to_sequence"),
 }
-"""What is left out unless it is asked for."""
+"""Fields that are omitted without ``detail``."""
 
 _WALK_OMITTED_FIELDS = ("summary", "tags", "attributes")
-"""What a walk leaves out besides: it shows what hangs together, and get_entity shows one whole."""
+"""Further fields that a walk omits; get_entity returns them."""
 
 _DEFAULT_WEIGHT = 1.0
 
 
 def item(thing: Any, *, detail: bool, content: int = MAX_TEASER_CHARS) -> dict[str, Any]:
-    """A node, an edge, a hit or a state as an agent gets it in a list; of contents at most ``content`` characters."""
+    """Return a node, edge, hit or state as a list item, with at most ``content`` characters of its content."""
     brief = _SHORTENERS[type(thing)](thing, MAX_DETAIL_CHARS if detail else content)
     return msgspec.to_builtins(brief) if detail and not is_missing(thing) else lean(brief)
 
 
 def is_missing(thing: object) -> bool:
-    """Whether something is a node of a walk that a link leads to and that is not there."""
+    """Return whether ``thing`` is a node of a walk that a cross-store link names but that does not exist."""
     return isinstance(thing, answers.ReachedNode) and bool(thing.missing)
 
 
 def items(things: Iterable[Any], room: int, *, detail: bool, content: int = MAX_TEASER_CHARS) -> list[dict[str, Any]]:
-    """The first of some things, each as `item`, that take at most ``room`` characters of JSON."""
+    """Return the first things, each as `item`, that fit into ``room`` characters of JSON."""
     return first_fitting((item(each, detail=detail, content=content) for each in things), room)
 
 
 def outline(node: answers.ReachedNode) -> dict[str, Any]:
-    """A node of a walk, by id, type and the beginning of its content."""
+    """Return a node of a walk with id, type and the beginning of its content."""
     return {
         name: value
         for name, value in lean(_brief_node(node, MAX_TEASER_CHARS)).items()
@@ -96,7 +96,7 @@ def outline(node: answers.ReachedNode) -> dict[str, Any]:
 
 
 def lean(thing: Any) -> Any:
-    """A thing without what is not asked for, and without what is empty or usual."""
+    """Return ``thing`` as builtins without fields that need ``detail``, and without empty and default values."""
     if isinstance(thing, list):
         return [lean(each) for each in thing]
     if isinstance(thing, answers.FieldChange):
@@ -113,39 +113,38 @@ def lean(thing: Any) -> Any:
             del found["weight"]
     if isinstance(thing, answers.SearchHit | answers.BatchHit):
         found["score"] = round(thing.score, 2)
-    return {name: value for name, value in found.items() if not _is_nothing(value) or _is_former(name, value)}
+    return {name: value for name, value in found.items() if not _is_empty(value) or _is_former_version(name, value)}
 
 
-def _is_nothing(value: object) -> bool:
+def _is_empty(value: object) -> bool:
     return value is None or value is UNSET or value is False or value in ("", [], {})
 
 
-def _is_former(name: str, value: object) -> bool:
-    """Whether a field says that a version is not the present one, which is not usual."""
+def _is_former_version(name: str, value: object) -> bool:
     return name == "is_current" and value is False
 
 
 def own_attributes(edge: answers.Edge) -> dict[str, Any]:
-    """The attributes of an edge but for the times that each has."""
+    """Return the attributes of an edge without its timestamps."""
     return {name: value for name, value in edge.attributes.items() if name not in TIMESTAMP_NAMES}
 
 
 def fits(value: object, room: int) -> bool:
-    """Whether ``value`` takes at most ``room`` characters of JSON; characters outside ASCII count as their bytes."""
+    """Return whether the JSON of ``value`` takes at most ``room`` bytes."""
     return len(encode(value)) <= room
 
 
 def first_fitting(things: Iterable[T], room: int) -> list[T]:
-    """The longest beginning of some things that takes at most ``room`` characters of JSON."""
-    return _beginning(things, room, lambda thing: len(encode(thing)))
+    """Return the first things whose JSON fits into ``room`` bytes in total."""
+    return _take_fitting(things, room, lambda thing: len(encode(thing)))
 
 
 def lines_within(lines: Iterable[str], room: int) -> list[str]:
-    """The longest beginning of ``lines`` that takes at most ``room`` characters with their line ends."""
-    return _beginning(lines, room, len)
+    """Return the first lines that fit into ``room`` characters, line ends included."""
+    return _take_fitting(lines, room, len)
 
 
-def _beginning(things: Iterable[T], room: int, size: Callable[[T], int]) -> list[T]:
+def _take_fitting(things: Iterable[T], room: int, size: Callable[[T], int]) -> list[T]:
     kept: list[T] = []
     for thing in things:
         room -= size(thing) + 1
@@ -156,18 +155,18 @@ def _beginning(things: Iterable[T], room: int, size: Callable[[T], int]) -> list
 
 
 def brief_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
-    """The attributes, or a word in their place when they take more than ``room`` characters."""
+    """Return the attributes, or a placeholder if they take more than ``room`` characters."""
     return attributes if not attributes or fits(attributes, room) else OMITTED_ATTRIBUTES
 
 
 def brief_tags(tags: list[str], room: int) -> list[str]:
-    """The tags, or the first ones and a sign when they take more than ``room`` characters."""
+    """Return the tags; if they take more than ``room`` characters, the first ones and an ellipsis."""
     kept = first_fitting(tags, room)
     return tags if len(kept) == len(tags) else [*kept, "…"]
 
 
 def shortened(text: str, most: int, mark: str = "…") -> str:
-    """``text`` if it has at most ``most`` characters, else its beginning and ``mark``."""
+    """Return ``text`` truncated to ``most`` characters, ``mark`` included."""
     return text if len(text) <= most else text[: most - len(mark)] + mark
 
 
@@ -200,7 +199,7 @@ def _brief_state(state: answers.NodeState, content: int) -> answers.NodeState:
 def _brief_value(value: Any) -> Any:
     if isinstance(value, str):
         return shortened(value, _MAX_VALUE_CHARS)
-    return value if fits(value, 2 * _MAX_VALUE_CHARS) else "… left out for its size"
+    return value if fits(value, 2 * _MAX_VALUE_CHARS) else "… omitted because of its size"
 
 
 _SHORTENERS: dict[type[Any], Callable[[Any, int], Any]] = {

@@ -1,4 +1,4 @@
-"""The tools that write versions of entities, whole."""
+"""Tools that write complete versions of entities."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from kgserve.server.mcp.values import fits, item, shortened
 from kgserve.storage.model.fields import MAX_TAGS
 
 _MAX_ERROR_CHARS = 120
-_Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
+_Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; omitted: overwrite any")] | None
 
 
 @with_fields_of(versioned_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
 class PutNode(FieldNameArguments, kw_only=True):
-    """A version of a node, whole: what is left out is empty."""
+    """Complete version of a node: omitted fields become empty."""
 
-    id: Annotated[NameField, Meta(description="Left out: a new node with a new id")] | UnsetType = UNSET
+    id: Annotated[NameField, Meta(description="Omitted: a new node with a new id")] | UnsetType = UNSET
     type: LabelField | UnsetType = UNSET
     content: str = ""
     summary: Annotated[str, Meta(description="Short form of the content")] | UnsetType = UNSET
@@ -49,7 +49,7 @@ class PutNode(FieldNameArguments, kw_only=True):
     created_by: AuthorField = UNSET
     valid_from: MomentField = UNSET
     valid_to: MomentField = UNSET
-    # Not unset: 0 is not as good as left out here.
+    # None instead of UNSET, because 0 differs from an omitted value here.
     based_on_version: _Based = None
     lineage_id: Annotated[NameField | UnsetType, UNLISTED_FIELD] = UNSET
     kind: Annotated[NameField | UnsetType, UNLISTED_FIELD] = UNSET
@@ -57,9 +57,9 @@ class PutNode(FieldNameArguments, kw_only=True):
 
 
 class SubgraphNode(versioned_api.NodeSpec, kw_only=True):
-    """A node of a subgraph, whole: what is left out is empty. Without an id a new one is made."""
+    """Complete node of a subgraph: omitted fields become empty. Without an id a new node is created."""
 
-    ref: Annotated[NameField, Meta(description="How relations of this call name it")] | None = None
+    ref: Annotated[NameField, Meta(description="Name for relations of this call")] | None = None
     id: NameField | None = None
     type: NameField | None = None
     attributes: dict[str, Any] | None = None
@@ -69,9 +69,9 @@ class SubgraphNode(versioned_api.NodeSpec, kw_only=True):
 
 
 class SubgraphEdge(versioned_api.EdgeSpec, kw_only=True):
-    """A relation of a subgraph."""
+    """Relation of a subgraph."""
 
-    source: Annotated[NameField, Meta(description="A ref of this call, or an id that exists")] | None = field(
+    source: Annotated[NameField, Meta(description="A ref of this call, or an existing id")] | None = field(
         name="from", default=None
     )
     target: Annotated[NameField, Meta(description="Likewise")] | None = field(name="to", default=None)
@@ -86,7 +86,7 @@ class SubgraphEdge(versioned_api.EdgeSpec, kw_only=True):
 
 
 class PutSubgraph(Arguments, kw_only=True):
-    """Nodes, then edges, each written by itself."""
+    """Nodes, then edges, each written independently."""
 
     nodes: Annotated[list[SubgraphNode], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_NODES}")] = []  # noqa: RUF012 - msgspec copies it
     edges: Annotated[list[SubgraphEdge], Meta(description=f"At most {versioned_api.MAX_SUBGRAPH_EDGES}")] = []  # noqa: RUF012 - msgspec copies it
@@ -94,7 +94,7 @@ class PutSubgraph(Arguments, kw_only=True):
 
 
 def subgraph(given: PutSubgraph) -> versioned_api.PutSubgraphRequest:
-    """The request that the arguments make, in the contract's own names."""
+    """Return the request for the arguments, with the field names of versioned writes."""
     nodes: list[SubgraphNode | versioned_api.UnreadItem] = [*given.nodes]
     edges: list[SubgraphEdge | versioned_api.UnreadItem] = [*given.edges]
     refs = {node.ref for node in nodes if node.ref}
@@ -122,7 +122,7 @@ def _ends(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> dict[str, Any]:
 
 
 def _spec(kind: type[S], given: msgspec.Struct, ours: dict[str, Any]) -> S:
-    """Fields under the contract's names, from those; where both names of one are used, the contract's counts."""
+    """Build a spec from its own field names and ours; where both are used, its own name wins."""
     values = {name: getattr(given, name) for name in kind.__struct_fields__}
     return kind(**{name: ours.get(name) if value is None else value for name, value in values.items()})
 
@@ -135,29 +135,29 @@ def _put_reply(found: PutNodeAnswer, _given: PutNode, _store: str) -> ToolReply:
     hints: list[str] = []
     if found.replaced_version:
         hints.append(
-            f"this replaced version {found.replaced_version}, which is not the one that it is based on; entity_history "
-            "shows what others had written"
+            f"this replaced version {found.replaced_version}, which is not its based_on_version; entity_history "
+            "shows what was overwritten"
         )
     if found.cleared:
-        hints.append(f"empty now, because they were left out: {', '.join(found.cleared)}")
-    beside = {"replaced_version": found.replaced_version, "cleared": found.cleared}
+        hints.append(f"now empty, because they were omitted: {', '.join(found.cleared)}")
+    effects = {"replaced_version": found.replaced_version, "cleared": found.cleared}
     text = f"{done} at version {node.version}{node_facts(node)}. Sequence {found.sequence}."
     values = {"ok": True, **_written(node), "created": found.created, "sequence": found.sequence}
-    return ToolReply(text, values | {name: value for name, value in beside.items() if value}, hint="; ".join(hints))
+    return ToolReply(text, values | {name: value for name, value in effects.items() if value}, hint="; ".join(hints))
 
 
 def _written(node: answers.Node) -> dict[str, Any]:
-    """The node of an answer to who has just sent it: what the store has added, and its beginning."""
+    """Return the written node with its version and the beginning of its content."""
     return {"node": {"version": node.version, **item(node, detail=False)}}
 
 
 def conflict_reply(error: ConflictManual) -> ToolReply:
-    """What to say of a node that was kept beside other versions, in the form of `put_node`'s answers."""
+    """Return the reply for a node that became a conflicting head, in the format of `put_node`."""
     node: answers.Node = error.node
     others = ", ".join(map(str, node.conflicts or ()))
     hint = (
-        f"to settle it read each other head (get_entity with id={quoted(node.id)} and version={others}), join what "
-        f"they say with yours, and put_node the whole with id={quoted(node.id)} and based_on_version={node.version}. "
+        f"to resolve it read each other head (get_entity with id={quoted(node.id)} and version={others}), merge them "
+        f"with yours, and put_node the result with id={quoted(node.id)} and based_on_version={node.version}. "
         "Until then all of these versions are kept"
     )
     values = {"ok": False, **_written(node), "created": False, "sequence": node.sequence}
@@ -177,16 +177,16 @@ def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraph, store: st
         for place, node in enumerate(found.nodes)
         if node.lineage_id
     ]
-    lines += [f"Not stored as asked, {len(wrong)}:", *wrong] if wrong else []
+    lines += [f"Not stored as requested, {len(wrong)}:", *wrong] if wrong else []
     lines += ["Versions written:", *made] if made else []
-    there = [f"edges[{place}]" for place, edge in enumerate(found.edges) if edge.created is False]
-    lines += [f"Not new, the result says what was replaced: {', '.join(there)}."] if there else []
+    existing = [f"edges[{place}]" for place, edge in enumerate(found.edges) if edge.created is False]
+    lines += [f"Existed already, the results list the replaced values: {', '.join(existing)}."] if existing else []
     values = msgspec.to_builtins(found)
     if fits(values, MAX_SUBJECT_CHARS):
         return ToolReply(joined(lines), values)
     values["nodes"] = list(map(_short_node_result, found.nodes))
     values["edges"] = list(map(_short_edge_result, found.edges))
-    more = "refs, ids of edges and long errors were left out for their size; the order is as sent"
+    more = "refs, ids of edges and long errors were omitted because of their size; the order is as sent"
     return ToolReply(joined(lines), values, more)
 
 
@@ -205,25 +205,25 @@ VERSION_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "put_node",
         "Write a version of an entity",
-        "Write one entity whole, as its next version: what is left out becomes empty, and the answer says what did. "
-        "With based_on_version, the version that you read, a later change of others is never overwritten unseen: the "
-        "answer names it, or, where the store's conflict policy is manual, both are kept and it says how to settle it.",
+        "Write one complete entity as its next version: omitted fields become empty, and the answer lists them. "
+        "With based_on_version, the version that you read, no later change is overwritten silently: the answer names "
+        "it, or, if the store's conflict policy is manual, keeps both and explains how to resolve the conflict.",
         PutNode,
         "writing the entity",
         lambda graph, given: versions.put_node(graph, as_request(versioned_api.PutNodeRequest, given)),
         "overwrites",
-        retry_hint="get_entity, or search_knowledge with words of what was written, shows whether it is there",
+        retry_hint="get_entity, or search_knowledge with its words, shows whether it was written",
     ),
     Tool(
         "put_subgraph",
-        "Write entities and relations, each by itself",
-        "Write versions of up to 50 entities, then up to 100 relations, which may name new entities by `ref`. Each by "
-        "itself: one result for each, in order. All or nothing is inject_knowledge_graph.",
+        "Write entities and relations independently",
+        "Write versions of up to 50 entities, then up to 100 relations, which may name new entities by `ref`. Each is "
+        "independent: one result for each, in order. For an atomic batch: inject_knowledge_graph.",
         PutSubgraph,
         "writing the subgraph",
         lambda graph, given: versions.put_subgraph(graph, subgraph(given)),
         "overwrites",
-        retry_hint="get_entity, or search_knowledge with words of what was written, shows what of it is there",
+        retry_hint="get_entity, or search_knowledge with their words, shows which of them were written",
         is_long=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""The tools that write, delete, merge and end entities and relations."""
+"""Tools that write, delete, merge and retire entities and relations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FORGET_HINT = "forget with these ids withdraws the memories; so does POST /api/
 
 
 class InjectNode(requests.NodeInput):
-    """An entity."""
+    """Entity."""
 
     id: IdField
     type: LabelField | None = None
@@ -69,12 +69,12 @@ class InjectNode(requests.NodeInput):
 
 
 class InjectEdge(requests.EdgeInput):
-    """A relation."""
+    """Relation."""
 
     source: IdField = field(name="from")
     target: IdField = field(name="to")
     relation_type: Annotated[LabelField, Meta(description="Such as DEPENDS_ON")]
-    weight: Annotated[float | None, Meta(description="1 unless given")] = None
+    weight: Annotated[float | None, Meta(description="Default: 1")] = None
     attributes: dict[str, Any] | None = None
     ordinal: Annotated[int | None, UNLISTED_FIELD] = None
     created_by: Annotated[str | None, UNLISTED_FIELD] = None
@@ -91,18 +91,18 @@ class Inject(Arguments, kw_only=True):
 
 
 class DeleteNodeArguments(Arguments, kw_only=True):
-    """The node to delete, or which nodes."""
+    """Nodes to delete, by id or by filters."""
 
     id: IdField | UnsetType = UNSET
     ids: Annotated[list[IdField], Meta(max_length=MAX_PAGE_ROWS, description="Or these")] | UnsetType = UNSET
     types: TypesField = UNSET
     tags: TagsField = UNSET
     attributes: AttributesField = UNSET
-    dry_run: Annotated[bool, Meta(description="Only say what would go")] = False
+    dry_run: Annotated[bool, Meta(description="Only list what would be deleted")] = False
 
 
 class DeleteRelation(Arguments, kw_only=True):
-    """The edge to delete."""
+    """Edge to delete."""
 
     source: IdField = field(name="from")
     target: IdField = field(name="to")
@@ -112,7 +112,7 @@ class DeleteRelation(Arguments, kw_only=True):
 
 @with_fields_of(versioned_api.RetireRequest)
 class RetireEntity(Arguments, kw_only=True):
-    """The node, and until when it was true."""
+    """Node, and the end of its valid time."""
 
     id: IdField
     valid_to: EndField = UNSET
@@ -121,26 +121,26 @@ class RetireEntity(Arguments, kw_only=True):
 
 @with_fields_of(versioned_api.RetireEdgeRequest)
 class RetireRelation(DeleteRelation, kw_only=True):
-    """The edge, and until when it was true."""
+    """Edge, and the end of its valid time."""
 
     valid_to: EndField = UNSET
     created_by: AuthorField = UNSET
 
 
 class MergeEntities(FieldNameArguments, kw_only=True):
-    """The entity that goes, and the one that stays; or one that shall be taken out again."""
+    """Entity to merge, and the one to merge it into; or a merge to undo."""
 
-    id: Annotated[LabelField, Meta(description="Of the one that goes")]
-    into: Annotated[LabelField, Meta(description="Id of the one that stays")] | UnsetType = UNSET
-    undo: Annotated[bool, Meta(description="Take the merge of `id` back")] = False
+    id: Annotated[LabelField, Meta(description="Id to remove")]
+    into: Annotated[LabelField, Meta(description="Id to keep")] | UnsetType = UNSET
+    undo: Annotated[bool, Meta(description="Undo the merge of `id`")] = False
     created_by: Annotated[AuthorField, UNLISTED_FIELD] = UNSET
 
 
 class Retire(Arguments, kw_only=True):
-    """An entity by its id, or a relation by its ends and type, and until when it was true."""
+    """Entity by id, or relation by ends and type, and the end of its valid time."""
 
-    id: Annotated[LabelField, Meta(description="Of an entity")] | UnsetType = UNSET
-    source: Annotated[LabelField, Meta(description="Or of a relation: its start")] | UnsetType = field(
+    id: Annotated[LabelField, Meta(description="Id of an entity")] | UnsetType = UNSET
+    source: Annotated[LabelField, Meta(description="Or start of a relation")] | UnsetType = field(
         name="from", default=UNSET
     )
     target: LabelField | UnsetType = field(name="to", default=UNSET)
@@ -151,13 +151,13 @@ class Retire(Arguments, kw_only=True):
 
 
 def end_of(given: Retire) -> RetireEntity | RetireRelation:
-    """What is to end: an entity or a relation. Raises InvalidInput for neither, and for both."""
+    """Return the entity or relation to retire. Raises InvalidInput if the arguments name neither or both."""
     edge = (given.source, given.target, given.relation_type)
     if given.id and not any((*edge, given.to_graph)):
         return RetireEntity(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
     source, target, relation_type = edge
     if given.id or not (source and target and relation_type):
-        raise InvalidInput.at("id", "give either the id of an entity, or from, to and relation_type of a relation")
+        raise InvalidInput.at("id", "send either the id of an entity, or from, to and relation_type of a relation")
     return RetireRelation(
         source=source,
         target=target,
@@ -184,7 +184,7 @@ def _merge(graph: Graph, given: MergeEntities) -> Future[MergeAnswer] | Future[U
     if given.undo:
         return merge.unmerge(graph, as_request(UnmergeNode, given))
     if not given.into:
-        raise InvalidInput.at("into", "is required, unless undo is true: the id of the entity that stays")
+        raise InvalidInput.at("into", "is required, unless undo is true: the id of the entity to keep")
     return merge.merge(graph, as_request(MergeNode, given))
 
 
@@ -209,23 +209,23 @@ def _inject_reply(found: answers.InjectAnswer, given: msgspec.Struct, store: str
     lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
     lines += [f"  {arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_MAX_SHOWN_SKIPPED]]
     skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_MAX_SHOWN_SKIPPED]), MAX_SUBJECT_CHARS // 2)
-    hint = "add the nodes that are missing and send the skipped edges again"
+    hint = "add the missing nodes and send the skipped edges again"
     hint = "; ".join(filter(None, (hint, redirect_hint(found.redirected))))
     return ToolReply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
 
 
 def merged_lines(found: answers.InjectAnswer) -> list[str]:
-    """Say which items of a batch are about the same as an earlier one."""
+    """Return the line about items of a batch that were merged with an earlier item, if any."""
     if not found.merged:
         return []
     named = ", ".join(f"{each.path} and {each.earlier_path}" for each in found.merged[:_MAX_SHOWN_SKIPPED])
-    return [f"Written as one, the later counts where both say something: {named}."]
+    return [f"Written as one, later values win: {named}."]
 
 
 def redirect_hint(redirected: dict[str, str] | UnsetType) -> str:
-    """What is said of edges that went to other nodes than those that they named, which had been merged."""
+    """Return the hint about edges whose ends were redirected because those nodes had been merged."""
     each = [f"{quoted(source)} is {quoted(to)}" for source, to in [*(redirected or {}).items()][:_MAX_SHOWN_SKIPPED]]
-    return f"ends that were merged are followed: {', '.join(each)}" if each else ""
+    return f"ends that were merged were redirected: {', '.join(each)}" if each else ""
 
 
 def _changed(found: answers.InjectAnswer, what: str) -> list[str]:
@@ -255,23 +255,23 @@ def _delete_entities_reply(found: answers.DeleteNodesAnswer, _given: DeleteNodeA
     missing = first_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
     text = f"{done} {counted(found.count, 'entity', 'entities')} with {counted(found.edges_deleted, 'edge')}"
     lines = [f"{text}{': ' + ', '.join(map(quoted, ids)) if ids else ''}."]
-    lines += [f"Not there, or not fitting: {', '.join(map(quoted, missing))}."] if missing else []
+    lines += [f"Not found, or not matching: {', '.join(map(quoted, missing))}."] if missing else []
     lines += [_memories_left(found)] if found.memories_about else []
     values: dict[str, Any] = {"dry_run": found.dry_run, "count": found.count, "ids": ids}
     values |= {"missing": missing} if missing else {}
     if found.memories_about:
         values |= {"memories_about": found.memories_about, "memory_ids": found.memory_ids}
-    more = "more entities fit than go at once: send it again" if found.more else ""
+    more = "more entities match than one call deletes: repeat the call" if found.more else ""
     values |= {"edges_deleted": found.edges_deleted, "sequence": found.sequence}
     return ToolReply(joined(lines), values, more, _FORGET_HINT if found.memories_about else "")
 
 
 def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) -> str:
-    """Say which memories were about what was deleted."""
+    """Return the sentence about memories that mention the deleted entities."""
     count, ids = found.memories_about or 0, found.memory_ids or []
     what = "it" if isinstance(found, answers.DeleteNodeAnswer) else "what is deleted"
-    told = counted(count, f"memory mentions {what} and stays", f"memories mention {what} and stay")
-    return f"{told}: {', '.join(f'[{each}]' for each in ids)}{' and more' if count > len(ids) else ''}."
+    text = counted(count, f"memory mentions {what} and stays", f"memories mention {what} and stay")
+    return f"{text}: {', '.join(f'[{each}]' for each in ids)}{' and more' if count > len(ids) else ''}."
 
 
 @present.register
@@ -284,7 +284,7 @@ def _merged_reply(found: MergeAnswer, _given: MergeEntities, _store: str) -> Too
     values |= {name: number for name, number in counts.items() if number}
     values |= {name: each for name in ("taken_over", "not_taken") if (each := getattr(found, name))}
     text = f"Merged {named}: {counted(found.edges_moved, 'edge')} moved"
-    text += f", taken over: {', '.join(found.taken_over)}" if found.taken_over else ""
+    text += f", copied: {', '.join(found.taken_over)}" if found.taken_over else ""
     kept = f"the two differ in {', '.join(found.not_taken)}, where {quoted(found.into)} kept its own"
     hint = kept if found.not_taken else ""
     return ToolReply(f"{text}. Sequence {found.sequence}.", values | {"sequence": found.sequence}, hint=hint)
@@ -295,12 +295,12 @@ def _unmerged_reply(found: UnmergeAnswer, _given: MergeEntities, _store: str) ->
     if not found.changed:
         return ToolReply(f"{quoted(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
     text = (
-        f"{quoted(found.id)} is out of {quoted(found.out_of or '')} again, with {counted(found.edges_restored, 'edge')}"
+        f"Unmerged {quoted(found.id)} from {quoted(found.out_of or '')}, with {counted(found.edges_restored, 'edge')}"
     )
     values = {"id": found.id, "out_of": found.out_of, "changed": True, **_written(found.node)}
     values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
     lost = [f"{arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_MAX_SHOWN_SKIPPED]]
-    hint = f"not put back: {'; '.join(lost)}" if lost else ""
+    hint = f"not restored: {'; '.join(lost)}" if lost else ""
     return ToolReply(f"{text}. Sequence {found.sequence}.", values, hint=hint)
 
 
@@ -326,8 +326,8 @@ WRITE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "inject_knowledge_graph",
         "Record nodes and edges",
-        "When things and how they are related are to be recorded: create or update entities and relations, all or "
-        "nothing; makes the store if need be. What is left out keeps its value, and sending the same again changes "
+        "When things and their relations should be recorded: create or update entities and relations in one atomic "
+        "batch; creates the store if needed. Omitted fields keep their value, and repeating the call changes "
         "nothing. Edges without both ends are skipped and listed. Single facts: retain.",
         Inject,
         "writing the batch",
@@ -338,8 +338,8 @@ WRITE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_graph_entity",
         "Delete an entity",
-        "When something was never true: remove it with its relations, one by `id`, or all that fit `ids`, `types`, "
-        "`tags` and `attributes`; `dry_run` first. What was true and ended: set its valid_to.",
+        "When something was never true: delete it with its relations, one by `id`, or all that match `ids`, `types`, "
+        "`tags` and `attributes`; `dry_run` first. If it was true and ended: set its valid_to.",
         DeleteNodeArguments,
         "deleting",
         _delete_entity,
@@ -348,7 +348,7 @@ WRITE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_graph_relation",
         "Delete a relation",
-        "When a relation was never true: remove it, named by its ends and type.",
+        "When a relation was never true: delete it, named by its ends and type.",
         DeleteRelation,
         "deleting the relation",
         lambda graph, given: mutations.delete_edge(graph, as_request(requests.EdgeKeyRequest, given)),
@@ -357,8 +357,8 @@ WRITE_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "merge_entities",
         "Merge two entities",
-        "Two ids for one thing: relations, tags and what `into` lacks move there, and `id` leads there from then on. "
-        "`undo` takes it back.",
+        "For two ids of one thing: relations, tags and missing fields move to `into`, and `id` redirects there. "
+        "`undo` reverts it.",
         MergeEntities,
         "merging",
         _merge,
@@ -366,9 +366,9 @@ WRITE_TOOLS: tuple[Tool[Any], ...] = (
     ),
     Tool(
         "retire",
-        "Say until when something was true",
-        "For what was true and is no longer: gives an entity (`id`) or a relation (`from`, `to`, `relation_type`) its "
-        "valid_to. It stays; reads with valid_at go by it.",
+        "End the validity of something",
+        "For something that is no longer true: sets valid_to of an entity (`id`) or a relation (`from`, `to`, "
+        "`relation_type`). It stays; reads with valid_at respect it.",
         Retire,
         "retiring",
         _retire,
@@ -376,8 +376,8 @@ WRITE_TOOLS: tuple[Tool[Any], ...] = (
     ),
     Tool(
         "retire_entity",
-        "Say until when an entity was true",
-        "For what was true and is no longer: sets valid_to instead of deleting. It stays, and so do its relations.",
+        "End the validity of an entity",
+        "For an entity that is no longer true: sets valid_to instead of deleting. It stays, with its relations.",
         RetireEntity,
         "retiring the entity",
         lambda graph, given: mutations.retire_node(graph, as_request(queries.RetireNode, given)),
@@ -385,8 +385,8 @@ WRITE_TOOLS: tuple[Tool[Any], ...] = (
     ),
     Tool(
         "retire_relation",
-        "Say until when a relation was true",
-        "For what was true and is no longer: sets valid_to instead of deleting.",
+        "End the validity of a relation",
+        "For a relation that is no longer true: sets valid_to instead of deleting.",
         RetireRelation,
         "retiring the relation",
         lambda graph, given: mutations.retire_edge(graph, as_request(versioned_api.RetireEdgeRequest, given)),

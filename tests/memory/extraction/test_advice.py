@@ -133,5 +133,5 @@ def test_agents_are_answered_too(service: Service, http: httpx.Client) -> None:
     service.usually = words(json.dumps({"answer": "Postgres 17.", "used": ["m1"]}))
     asked = {"name": "reflect", "arguments": {"index": "default", **QUESTION}}
     told = accepted(http.send(Stateless(http).request("tools/call", asked)))["result"]
-    assert told["content"][0]["text"].splitlines()[:2] == ["Postgres 17.", f"taken from [{memory}]"]
+    assert told["content"][0]["text"].splitlines()[:2] == ["Postgres 17.", f"based on [{memory}]"]
     assert (told["structuredContent"]["answer"], told["structuredContent"]["used"]) == ("Postgres 17.", [memory])

@@ -102,7 +102,7 @@ def test_only_so_many_searches_of_one_caller_wait(served: Served, http: httpx.Cl
         waits = [clients.submit(search, http, "crowded", new) for _ in range(WAITS)]
         eventually(lambda: waiting(http) == WAITS)
         refused = search(http, "crowded", new)
-        assert "of yours wait" in refusal(refused, 429)["detail"]
+        assert "of your requests are waiting" in refusal(refused, 429)["detail"]
         assert int(refused.headers["retry-after"]) > 0
         assert 'kgserve_share_refusals_total{what="index_waits"} 1.0' in metrics(http)
         assert not any(map(Future.done, waits))
@@ -132,7 +132,7 @@ def test_one_more_import_than_one_caller_may_have(served: Served, http: httpx.Cl
         assert begun.wait(PATIENCE)
         eventually(lambda: http.get("/api/memory/sent").status_code == 200)
         for refused in (http.post("/api/memory/other/import", content=b""), http.get("/api/memory/sent/export")):
-            assert "of yours are open already" in refusal(refused, 429)["detail"]
+            assert "of your imports and exports are already open" in refusal(refused, 429)["detail"]
         go_on.set()
         assert first.result().status_code == 200
     assert http.get("/api/memory/sent/export").status_code == 200

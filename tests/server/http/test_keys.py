@@ -98,7 +98,7 @@ def test_an_import_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
     headers = {"content-type": "application/x-ndjson"}
     with client(keyed.url, text) as http:
         answer = http.post("/api/memory/cut-short/import", content=lines(), headers=headers)
-    assert "not valid any more" in unauthenticated(answer)
+    assert "no longer valid" in unauthenticated(answer)
     assert admin.get("/api/memory/cut-short/nodes/i199").status_code == 404
 
 

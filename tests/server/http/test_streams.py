@@ -38,7 +38,7 @@ def check_two_each(served: Served, one: dict[str, str], other: dict[str, str]) -
         assert [stream.status_code for stream in streams] == [200] * MOST
         for path in paths:
             answer = client.get(path, headers=one)
-            assert "of yours" in refusal(answer, 429)["detail"]
+            assert "of your event streams" in refusal(answer, 429)["detail"]
             assert int(answer.headers["retry-after"]) > 0
         assert opened(other, paths[0]).status_code == 200
         streams[0].close()

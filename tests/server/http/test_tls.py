@@ -254,10 +254,10 @@ def spoiled(folder: Path, fault: str) -> Settings:
         ("no certificate", "go together"),
         ("missing", "key.pem cannot be read: no such file"),
         ("other key", "the key belongs to another certificate"),
-        ("password", "has a password; give the key without"),
+        ("password", "has a password; use a key without one"),
         ("swapped", "cannot be used for TLS"),
         ("cut", "cannot be used for TLS"),
-        ("text", "is no PEM file"),
+        ("text", "is not a PEM file"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, fault: str, words: str) -> None:
@@ -268,7 +268,7 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, fault: str
 def test_a_refusal_ends_the_command(tmp_path: Path) -> None:
     done = kgserve("serve", "--data", tmp_path / "data", "--port", "0", "--tls-cert", tmp_path / "none.pem")
     assert done.code == 1
-    assert done.err.strip().endswith("give both, or neither to serve without TLS")
+    assert done.err.strip().endswith("must be given together, or neither to serve without TLS")
 
 
 @pytest.mark.parametrize(

@@ -329,8 +329,8 @@ def followed(arguments: Mapping[str, Any], answer: str) -> dict[str, Any]:
 
 
 def _follow(arguments: dict[str, Any], line: str) -> None:
-    if "there is no store" in line or "say which store" in line:
-        if name := re.search(r'(?:there are|names them:) "([^"]+)"', line):
+    if "there is no store" in line or "has no default store" in line:
+        if name := re.search(r'(?:there are|returns the stores:) "([^"]+)"', line):
             arguments["index"] = name[1]
         return
     if "must repeat the name of the store" in line:
@@ -367,11 +367,13 @@ def _place(arguments: dict[str, Any], path: str) -> tuple[Any, str | int] | None
 def _mend(here: Any, name: str | int, said: str) -> None:
     if meant := re.search(r"did you mean `(\w+)`", said):
         here[meant[1]] = here.pop(name)
-    elif own := re.search(r"what is your own goes into `(\w+)`", said):
+    elif own := re.search(r"put custom fields into `(\w+)`", said):
         here.setdefault(own[1], {})[name] = here.pop(name)
-    elif said.startswith("unknown field") or "leave it out" in said:
+    elif said.startswith("unknown field") or "omit it" in said:
         here.pop(name)
-    elif (choice := re.search(r'did you mean ("[^"]*")', said)) or (choice := re.search(r'is none of ("[^"]*")', said)):
+    elif (choice := re.search(r'did you mean ("[^"]*")', said)) or (
+        choice := re.search(r'is not one of ("[^"]*")', said)
+    ):
         here[name] = msgspec.json.decode(choice[1])
     elif bound := re.search(r"must be at (?:most|least) (\d+)", said):
         here[name] = int(bound[1])

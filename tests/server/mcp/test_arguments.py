@@ -116,19 +116,19 @@ def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
         (
             GetEntity,
             {"id": "a", "name": "b"},
-            "name: is another word for `id`, which says something else; leave it out",
+            "name: is an alias of `id`, which has a different value; omit it",
         ),
-        (GetEntity, {"id": "a", "verzion": 1}, "verzion: unknown field (did you mean `version`?); there are "),
+        (GetEntity, {"id": "a", "verzion": 1}, "verzion: unknown field (did you mean `version`?); allowed fields: "),
         (GetEntity, {}, 'id: is required; for example "alice"'),
         (GetEntity, {"id": ["a"]}, 'id: expected text, got a list; for example "a"'),
-        (GetEntity, {"id": "a", "valid_at": "2026-02-30"}, 'valid_at: "2026-02-30" is no RFC 3339 time; for '),
+        (GetEntity, {"id": "a", "valid_at": "2026-02-30"}, 'valid_at: "2026-02-30" is not an RFC 3339 time; for '),
         (GetEntity, {"id": "a", "valid_at": 1763251200}, "valid_at: expected text, got 1763251200; for example"),
         (GetEntity, {"id": "a", "version": "latest"}, 'version: expected a whole number, got "latest"; for example 1'),
         (Traverse, {"start_id": "a", "depth": 11}, "depth: must be at most 10"),
         (
             Traverse,
             {"start_id": "a", "direction": "out"},
-            'direction: "out" is none of "both", "incoming", "outgoing"; did you mean "outgoing"?',
+            'direction: "out" is not one of "both", "incoming", "outgoing"; did you mean "outgoing"?',
         ),
         (Traverse, {"start_id": "a", "type": "t"}, "type: unknown field"),
         (Search, {"query": "q", "types": "a, b"}, 'types: expected a list, got "a, b"; for example ["a", "b"]'),
@@ -143,7 +143,7 @@ def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
         (
             Inject,
             {"nodes": [NODE | {"age": 3}]},
-            'nodes[0].age: unknown field (what is your own goes into `attributes`: {"age": 3})',
+            'nodes[0].age: unknown field (put custom fields into `attributes`: {"age": 3})',
         ),
         (Inject, {"nodes": '[{"id": 1'}, "nodes: expected a list, got"),
         (DescribeStore, {"name": "s"}, "name: unknown field (did you mean `index`?)"),
@@ -170,8 +170,8 @@ def test_faults_and_notes_are_bounded() -> None:
     assert len(faults(Inject, nodes=fields)) <= 20
     _, notes = read(Inject, nodes=[{"name": f"n{number}", "kind": "t"} for number in range(10_000)])
     assert notes == [
-        "nodes[0].kind: taken as `type` (and 9,999 more like it)",
-        "nodes[0].name: taken as `id` (and 9,999 more like it)",
+        "nodes[0].kind: used as `type` (and 9,999 more like it)",
+        "nodes[0].name: used as `id` (and 9,999 more like it)",
     ]
 
 
@@ -187,7 +187,7 @@ def test_the_stores_are_named_nearest_first_and_not_all() -> None:
     assert said.startswith("there is no store 'projekt'; there are \"project\", ")
     assert said.endswith(" and 21 more")
     assert explained(NoStore("a")) == "there is no store 'a', nor any other"
-    with pytest.raises(InvalidInput, match='list_stores names them: "project"'):
+    with pytest.raises(InvalidInput, match='list_stores returns the stores: "project"'):
         store_of(msgspec.UNSET, None, lambda: ["project"])
     assert listed("", []) == ""
 
@@ -213,8 +213,8 @@ def test_whoever_follows_the_message_blindly_gets_by(server: Running) -> None:
 def test_an_error_names_the_stores_and_an_answer_what_was_put_right(server: Running, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", store=store, nodes=NODE)
     found = call(server.url, mode, "get_entity", index=store, name="a")
-    assert "\nNote: name: taken as `id`\n" in text_of(found)
-    assert found.structured_content["notes"] == ["name: taken as `id`"]
+    assert "\nNote: name: used as `id`\n" in text_of(found)
+    assert found.structured_content["notes"] == ["name: used as `id`"]
     assert f'there are "{store}"' in refusal(server.url, mode, "get_entity", index=f"{store}x", id="a")
 
 

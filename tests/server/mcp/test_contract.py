@@ -16,7 +16,7 @@ CHOSEN: dict[str, Any] = {
 }
 
 
-LISTS = (("kind_whitelist", "only these types"), ("indexed_attributes", "by the attributes owner, title"))
+LISTS = (("kind_whitelist", "only these types"), ("indexed_attributes", "indexes the attributes owner, title"))
 
 
 def configured(server: Running, mode: Mode, **arguments: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_large_settings_keep_to_their_size(server: Running, store: str) -> None:
     ):
         assert len(text_of(found)) <= 25_000
         assert len(str(found.structured_content)) <= 25_000
-    assert made.structured_content["metadata"] == {"…": "left out for its size"}
+    assert made.structured_content["metadata"] == {"…": "omitted because of its size"}
 
 
 def test_field_names_of_the_contract_can_be_asked_back(server: Running, mode: Mode, store: str) -> None:

@@ -133,7 +133,7 @@ def test_entities_and_relations_by_name(agent: Agent) -> None:
     relation = {"source": "Alice", "target": "Web shop", "relation_type": "works_on"}
     related = agent("create_relations", relations=[relation])
     assert (related["relations"][0]["strength"], related["entities_created"]) == (0.5, ["Web shop"])
-    assert "create_entities says it" in related["hint"]
+    assert "with create_entities" in related["hint"]
     agent("store_memory", content="The shop opens at nine", entity_names=["web shop"])
     graph = agent("get_entity_graph", entity_name="Alice")
     assert [each["name"] for each in graph["nodes"]] == ["Alice", "Web shop"]
@@ -161,7 +161,7 @@ def test_consolidation_by_dry_run_and_for_good(agent: Agent) -> None:
     assert (report["dry_run"], report["memories_deleted"]) == (True, 0)
     done = agent("consolidate_memories", guard=False)
     assert (done["clusters_found"], done["near_checked"]) == (0, False)
-    assert "only the wording was compared" in done["hint"]
+    assert "only words were compared" in done["hint"]
 
 
 def test_answers_keep_to_their_size(agent: Agent) -> None:
@@ -175,7 +175,7 @@ def test_answers_keep_to_their_size(agent: Agent) -> None:
 def test_the_default_store_is_empty_until_something_is_stored(agent: Agent) -> None:
     found = agent("recall_memories", query="anything")
     assert found["memories"] == []
-    assert "store_memory makes the store" in found["hint"]
+    assert "store_memory creates the store" in found["hint"]
     assert agent("get_entity_graph", entity_name="Alice")["nodes"] == []
 
 

@@ -70,7 +70,7 @@ def test_an_entity_of_the_past(server: Running, mode: Mode, store: str) -> None:
     true = call(server.url, mode, "get_entity", index=store, id="a", valid_at="2021-01-01T00:00:00Z")
     assert [edge["relation_type"] for edge in true.structured_content["outgoing"]] == ["S"]
     refused = refusal(server.url, mode, "get_entity", index=store, id="a", version=2, as_of="1")
-    assert "`version` cannot be combined with `as_of`" in refused
+    assert "version: cannot be combined with as_of, valid_at" in refused
     assert "as_of" in refusal(server.url, mode, "get_entity", index=store, id="a", as_of="yesterday")
     assert "version 9" in refusal(server.url, mode, "get_entity", index=store, id="a", version=9)
 
@@ -147,7 +147,7 @@ def test_going_back(server: Running, mode: Mode, store: str) -> None:
     assert history.structured_content["states"][0]["deleted"] is True
     assert "then deleted" in text_of(history)
     back = call(server.url, mode, "revert_entity", index=store, id="a", version=2)
-    assert text_of(back) == f'"a" is again as it was in version 2, as a new version. Sequence 5.\nStore "{store}".'
+    assert text_of(back) == f'"a" was reverted to version 2, as a new version. Sequence 5.\nStore "{store}".'
     node = call(server.url, mode, "get_entity", index=store, id="a").structured_content["node"]
     assert (node["content"], node["attributes"]) == ("two", {"n": 1})
     again = call(server.url, mode, "revert_entity", index=store, id="a", version=2)
@@ -156,7 +156,7 @@ def test_going_back(server: Running, mode: Mode, store: str) -> None:
     put(server, mode, store, {"id": "a", "content": "three"})
     other = call(server.url, mode, "entity_history", index=store, id="a", revert_to=1)
     assert other.structured_content["changed"] is True
-    assert "is again as it was in version 1" in text_of(other)
+    assert "was reverted to version 1" in text_of(other)
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_every_tool_asks_for_its_role(role: Any, era: Era, keyed: Served, admin:
         assert ("the role write" in reverted["content"][0]["text"]) == (role == "read")
         for name in ("revertTo", "Revert_To"):
             hidden = talking.call("entity_history", {"index": store, "id": "n", name: 1})
-            assert "under this very name" in refused(hidden)
+            assert "under exactly this name" in refused(hidden)
     if role == "read":
         assert admin.get(f"/api/memory/{store}/export").content == before
     with client(keyed.url, given(keyed.data, role)) as http:

@@ -63,7 +63,7 @@ def test_a_walk_goes_on_in_other_stores(linked: Running, *, detail: bool) -> Non
     }
     text = text_of(found)
     assert '[ ] id="rfc" type="standard" content="About rfc" store="linked-law"' in text
-    assert '[ ] id="nobody" store="linked-law" is not there' in text
+    assert '[ ] id="nobody" store="linked-law" does not exist' in text
     assert '"api" of store "linked-shop" -[FOLLOWS]-> "rfc" of store "linked-law"' in text
 
 
@@ -116,7 +116,7 @@ def test_a_relation_into_another_store_ends_and_goes(server: Running) -> None:
     assert gone.structured_content["existed"]
     assert text_of(gone).startswith('Deleted "api" -[FOLLOWS]-> "rfc" of store "linked-law".')
     wrong = refusal(server.url, "auto", "retire", index=store, id="api", to_graph="linked-law")
-    assert "give either the id of an entity" in wrong
+    assert "send either the id of an entity" in wrong
 
 
 @pytest.mark.parametrize("tool", ["inject_knowledge_graph", "put_subgraph", "delete_graph_relation", "retire"])

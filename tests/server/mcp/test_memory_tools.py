@@ -72,7 +72,7 @@ def test_the_list_is_short_and_says_when_to_call(agent: Agent) -> None:
 def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) -> None:
     empty = agent("recall", query="which database?")
     assert empty["memories"] == []
-    assert "retain makes the store" in empty["hint"]
+    assert "retain creates the store" in empty["hint"]
     created = (datetime.now(UTC) - timedelta(days=3, hours=1)).isoformat()
     made = agent(
         "retain",
@@ -131,8 +131,8 @@ def test_a_talk_is_retained_turn_by_turn(agent: Agent) -> None:
     assert "content" in agent.refused("retain", content=[])
     later = agent("retain", messages=[*turns, {"role": "user", "content": "And on Sundays?"}], source="talk")
     assert [each["content"] for each in later["operations"] if each["type"] == "create"] == ["And on Sundays?"]
-    assert "as content, or a talk as messages" in agent.refused("retain", messages=turns, content="both")
-    assert "as content, or a talk as messages" in agent.refused("retain", source="neither")
+    assert "as content, or a conversation as messages" in agent.refused("retain", messages=turns, content="both")
+    assert "as content, or a conversation as messages" in agent.refused("retain", source="neither")
 
 
 def test_answers_keep_to_budget_and_size(agent: Agent) -> None:
@@ -189,7 +189,7 @@ def test_recall_of_what_nothing_is_relevant_to_says_so_and_is_no_access(agent: A
     for _ in range(3):
         found = agent("recall", query="quantum chromodynamics")
         assert found["memories"] == []
-        assert "nothing that is remembered is relevant" in found["hint"]
+        assert "no memory is relevant" in found["hint"]
     assert agent("forget", query="quantum chromodynamics")["matches"] == []
     assert [each["id"] for each in agent("recall", query="cafeteria", touch=False)["memories"]] == [memory]
     far = agent("recall", query="quantum chromodynamics", min_similarity=-1, touch=False)

@@ -47,10 +47,10 @@ def test_a_version_is_whole(server: Running, mode: Mode, store: str) -> None:
     assert (node["version"], node["content"]) == (2, "two")
     assert not {"tags", "attributes"} & set(node)
     assert second.structured_content["cleared"] == ["attributes", "summary", "tags", "freshness_at", *OTHERS]
-    assert text_of(second).startswith('"a" (note) is now at version 2. Sequence 2.\nHint: empty now, because ')
+    assert text_of(second).startswith('"a" (note) is now at version 2. Sequence 2.\nHint: now empty, because ')
     late = call(server.url, mode, "put_node", index=store, id="a", type="note", content="late", based_on_version=1)
     assert late.structured_content["replaced_version"] == 2
-    assert "this replaced version 2, which is not the one that it is based on" in late.structured_content["hint"]
+    assert "this replaced version 2, which is not its based_on_version" in late.structured_content["hint"]
     assert "this replaced version 2" in text_of(late)
     made = call(server.url, mode, "put_node", index=store, kind="note").structured_content
     assert made["created"] is True
