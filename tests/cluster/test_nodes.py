@@ -288,7 +288,7 @@ def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], cli
         with closing(Client(f"{nodes[2].url},{nodes[1].url}")) as either:
             assert put(either, store, "b") == 2
         assert clients[0].store(store).settings().name == "Kept"
-        with pytest.raises(Conflict, match="belongs to a node of a cluster"), kgserve.open(nodes[2].data_dir):
+        with pytest.raises(Conflict, match="belongs to a cluster node"), kgserve.open(nodes[2].data_dir):
             pass
     finally:
         wait_until_alive(clients[0], "k2", alive=False)
