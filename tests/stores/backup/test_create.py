@@ -282,7 +282,7 @@ def test_what_stands_where_a_backup_writes_is_told(pool: StorePool, folder: Path
     back_up(pool, folder)
     (folder / "backup.lock").unlink()
     (folder / "backup.lock").mkdir()
-    with pytest.raises(Unavailable, match="the file system refused while making"):
+    with pytest.raises(Unavailable, match="a file operation failed while making"):
         back_up(pool, folder)
 
 
