@@ -249,7 +249,7 @@ def trust(certificate: str | None) -> ssl.SSLContext:
         return ssl.create_default_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    # Otherwise only a self-signed certificate could be trusted by itself.
+    # Otherwise only a self-signed certificate could be trusted without its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if certificate:
         context.load_verify_locations(cadata=certificate)

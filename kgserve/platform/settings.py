@@ -44,8 +44,8 @@ HalfLife = Annotated[
 Reinforcement = Annotated[
     Reinforcing | ReinforcementNumber,
     _doc(
-        "What an access does before `reinforcement_amount` is added: `restore` resets confidence to its stored value, "
-        "`add` keeps the decayed value; a number sets the amount"
+        "Confidence to which an access adds `reinforcement_amount`: the stored one (`restore`) or the decayed one "
+        "(`add`); a number sets the amount"
     ),
 ]
 ReinforcementAmount = Annotated[float, _doc("Confidence that an access adds; the sum is limited to 1", ge=0, le=1)]
@@ -53,14 +53,14 @@ MinConfidence = Annotated[float, _doc("Recall omits memories whose decayed confi
 DedupPolicy = Annotated[
     Dedup,
     _doc(
-        "What a new memory is merged into: nothing; the same text; the same words, numbers and negations; or any "
-        "similar memory"
+        "Existing memory that a new one is merged into: none; one with the same text; one with the same words, "
+        "numbers and negations; or any similar one"
     ),
 ]
 DedupThreshold = Annotated[float, _doc("Cosine above which `similarity` merges a new memory", ge=0, le=1)]
 ConsolidationPolicy = Annotated[
     Consolidation,
-    _doc("What is merged automatically: what deduplication merges, all similar memories, only suggestions, or off"),
+    _doc("Automatic merging: same criteria as deduplication, all similar memories, suggestions only, or off"),
 ]
 ConsolidationThreshold = Annotated[float, _doc("Cosine above which memories count as similar", ge=0, le=1)]
 ConsolidationGuard = Annotated[
@@ -68,7 +68,7 @@ ConsolidationGuard = Annotated[
 ]
 ConsolidationInterval = Annotated[int, _doc("New memories after which they are consolidated", ge=1, le=1_000_000)]
 ConsolidationHours = Annotated[float, _doc("Hours after which new memories are consolidated", gt=0, le=876_000)]
-PrunePolicy = Annotated[Pruning, _doc("What happens to faded memories: withdrawn, deleted or kept")]
+PrunePolicy = Annotated[Pruning, _doc("Treatment of faded memories: withdraw, delete or keep them")]
 PruneThreshold = Annotated[float, _doc("Confidence below which a memory has faded", ge=0, le=1)]
 PruneHours = Annotated[float, _doc("Hours between searches for faded memories", gt=0, le=876_000)]
 Alpha = Annotated[float, _doc("Weight of keywords versus meaning in recall", ge=0, le=1)]
@@ -155,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     indexes: Annotated[
         Indexed,
         _doc(
-            "What is indexed in stores without their own `indexes` setting; with `none`, search is disabled in all "
+            "Content indexed in stores without their own `indexes` setting; with `none`, search is disabled in all "
             "stores"
         ),
     ] = "words+meaning"

@@ -81,6 +81,7 @@ class _PoolEntry:
         self.store: OpenStore | None = None
         self.leases = 0
         self.waiting = 0
+        """Number of leases whose callers still wait for the store to open."""
 
 
 class StorePool(Closing, Stores):

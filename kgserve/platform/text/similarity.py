@@ -361,7 +361,7 @@ def _continues_number(word: str, last: int | None) -> bool:
 
 
 Difference = Literal["", "not", "numbers", "names", "words"]
-"""What keeps two texts apart; "" if nothing does."""
+"""Reason that keeps two texts apart; "" if none does."""
 _NEGATIONS = frozenset(listed("negations"))
 _EXCLUSIVE = tuple(map(frozenset, lines("exclusive")))
 _SMALL = frozenset(listed("small"))
