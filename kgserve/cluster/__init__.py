@@ -1,1 +1,1 @@
-"""Several nodes: ownership of stores, replicated journals, read replicas, proxying."""
+"""Clusters of several nodes: store ownership, replicated journals, read replicas and request forwarding."""

@@ -1,4 +1,4 @@
-"""Files of all nodes, from which a store's log is read on: put, fetched, and let go of."""
+"""Files of bootstrap snapshots in the cluster's blob storage: upload, download and deletion."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = structlog.get_logger()
 
 
 def put_files(blobs: Blobs, store: str, epoch: int, paths: Mapping[str, Path]) -> dict[str, str]:
-    """Put files under names that nobody else uses, by the same keys. Raises Unavailable, and then none is kept.
+    """Upload files under unique names, and return the names by the same keys. Raises Unavailable and then keeps none.
 
-    The names say whose they are, an owner's of an ``epoch``: see `sweep`.
+    The names contain the owner's ``epoch``, which `sweep` uses.
     """
-    turn = f"{_of_epoch(store, epoch)}{token_hex(8)}"
+    folder = f"{_of_epoch(store, epoch)}{token_hex(8)}"
     names: dict[str, str] = {}
     try:
         for key, path in paths.items():
-            names[key] = f"{turn}/{key}"
+            names[key] = f"{folder}/{key}"
             blobs.put(names[key], path)
     except BaseException:
         with suppress(KgserveError):
@@ -36,7 +36,10 @@ def put_files(blobs: Blobs, store: str, epoch: int, paths: Mapping[str, Path]) -
 
 
 def fetch(blobs: Blobs, base: BootstrapSnapshot, folder: Path) -> None:
-    """Write a base's files into a folder that is not there yet. Raises NotFound, LogTorn, StorageFull, Unavailable."""
+    """Download a snapshot's files into a folder that does not exist yet.
+
+    Raises NotFound, ReplicatedLogCorrupt, StorageFull, Unavailable.
+    """
     private_folder(folder)
     for key, name in base.files.items():
         path = folder / key
@@ -45,7 +48,7 @@ def fetch(blobs: Blobs, base: BootstrapSnapshot, folder: Path) -> None:
 
 
 def is_whole(blobs: Blobs, store: str, base: BootstrapSnapshot, scratch: Path) -> bool:
-    """Whether a base's files are there as they were put; they are read into ``scratch``. Raises Unavailable."""
+    """Return whether a snapshot's files are stored intact, by downloading them to ``scratch``. Raises Unavailable."""
     try:
         fetch(blobs, base, scratch)
     except (NotFound, ReplicatedLogCorrupt) as error:
@@ -57,18 +60,18 @@ def is_whole(blobs: Blobs, store: str, base: BootstrapSnapshot, scratch: Path) -
 
 
 def drop_files(blobs: Blobs, names: Iterable[str]) -> None:
-    """Let go of files. Raises Unavailable."""
+    """Delete files. Raises Unavailable."""
     for name in names:
         blobs.drop(name)
 
 
 def names_of(bases: Iterable[BootstrapSnapshot]) -> set[str]:
-    """What the files of some bases are kept as."""
+    """Return the blob names of the files of some snapshots."""
     return {name for base in bases for name in base.files.values()}
 
 
 def sweep(blobs: Blobs, store: str, owner: Owner, kept: Collection[str], *, erase: bool = False) -> None:
-    """Let go of all files of a store but some, as far as owners up to this one have put them. Raises Unavailable."""
+    """Delete all files of a store that owners up to this one have uploaded, except ``kept``. Raises Unavailable."""
     for name in blobs.names(_of(store)):
         if name not in kept and name < _of_epoch(store, owner.epoch + 1):
             blobs.drop(name, erase=erase)

@@ -1,4 +1,4 @@
-"""Waiting until the node that a store was handed over to has opened it."""
+"""Waiting until the new node of a moved store has opened it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kgserve.platform.http_client import ClientConnection
 
 HANDOVER_RETRY_SECONDS = 0.2
 _MIN_ANSWER_TIMEOUT_SECONDS = 0.05
-"""The least time a target has for an answer: it was asked, at least."""
+"""Minimum timeout of a request, so that the target is asked at least once."""
 
 
 class HandoverTarget(NamedTuple):
-    """A node that is to serve a store: its name, where it is reached, and the token that it takes."""
+    """Node that will serve a store: its name, URL and token."""
 
     node: str
     url: str
@@ -32,37 +32,37 @@ class _Refusal(msgspec.Struct):
 
 
 def await_opened(store: str, target: HandoverTarget, until: float) -> str:
-    """Ask a node for a store, which opens it there, until it answers; empty once it has, else why not, in words.
+    """Request a store from a node until it has opened it. Return "" on success, else the reason.
 
-    until: a reading of `time.monotonic`. The node is asked once, at least.
+    until: deadline as a `time.monotonic` reading. The node is asked at least once.
     """
     while True:
-        status, said = _asked(store, target, until)
+        status, reason = _request_store(store, target, until)
         if status == HTTPStatus.OK:
             return ""
-        # An answer that another attempt will not change.
+        # A final answer, which a retry will not change.
         is_final = status not in {0, HTTPStatus.SERVICE_UNAVAILABLE}
         if is_final or time.monotonic() + HANDOVER_RETRY_SECONDS > until:
-            return f"node {target.node!r} has not opened store {store!r} yet: {said}"
+            return f"node {target.node!r} has not opened store {store!r} yet: {reason}"
         time.sleep(HANDOVER_RETRY_SECONDS)
 
 
-def _asked(store: str, target: HandoverTarget, until: float) -> tuple[int, str]:
-    """The status of one answer and what it says; 0 where there was none."""
+def _request_store(store: str, target: HandoverTarget, until: float) -> tuple[int, str]:
+    """Return the status and message of one response; status 0 if none arrived."""
     headers = {"authorization": f"Bearer {target.token}", "accept": "application/json", "connection": "close"}
     patience = max(until - time.monotonic(), _MIN_ANSWER_TIMEOUT_SECONDS)
     try:
         with closing(ClientConnection(target.url, patience, ssl.create_default_context)) as connection:
             answer = connection.request("GET", f"/api/memory/{quote(store, safe='')}/stats", headers)
-            return answer.status, _said(connection.body()) if answer.status != HTTPStatus.OK else ""
+            return answer.status, _error_detail(connection.body()) if answer.status != HTTPStatus.OK else ""
     except TimeoutError:
-        return 0, "it has not answered in time; it goes on with opening the store"
+        return 0, "it has not responded in time and is still opening the store"
     except OSError as error:
-        return 0, f"it does not answer ({error})"
+        return 0, f"it does not respond ({error})"
 
 
-def _said(body: bytes) -> str:
+def _error_detail(body: bytes) -> str:
     try:
         return decode_json(body, _Refusal).detail
     except msgspec.MsgspecError:
-        return "its answer cannot be read"
+        return "its response cannot be read"

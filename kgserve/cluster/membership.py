@@ -1,6 +1,7 @@
-"""Which nodes are alive. Each beats once a second; the others judge it by what they see, and by no clock of its own.
+"""Cluster membership: heartbeats, failure detection, and the cluster's record format.
 
-At the end in which format nodes write: one that all of them know, until an upgrade is finished.
+Each node sends a heartbeat once a second. The others judge it by the changes they observe, on their own clocks. The
+format is one that all nodes support; it changes when an upgrade is finished.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ log = structlog.get_logger()
 
 HEARTBEAT_INTERVAL_SECONDS = 1.0
 HEARTBEAT_POLL_SECONDS = 0.5
-"""So much later at most than it was sent a beat is heard, which needs no leader of the log's servers."""
+"""Interval of reading heartbeats from any replica, which needs no leader; bounds the delay until one is noticed."""
 LEASE_SECONDS = 10.0
-"""Longer than an election of the log's servers: while that lasts nobody's beat is taken."""
+"""Silence after which a node counts as gone. Longer than a leader election, during which no heartbeat is accepted."""
 READ_FENCE_SECONDS = 8.0
-"""After so long without a beat that was taken a node answers no reads: before others begin to."""
+"""Time without an accepted heartbeat after which a node stops serving reads; shorter than the lease."""
 HEARTBEAT_PROPAGATION_SECONDS = 3 * HEARTBEAT_INTERVAL_SECONDS
-"""After so long everybody who is not cut off has heard of what a beat says."""
+"""Time after which all connected nodes have seen a heartbeat."""
 REDIRECT_CUTOFF_SECONDS = 4.0
-"""After so long nobody is sent to a node any more: it may be gone, and who asks it may wait in vain."""
+"""Silence after which callers are no longer redirected to a node, since it may be gone."""
 MIN_HEARTBEAT_ROUNDS = 3
-"""Beats of its own that a node gets through meanwhile: enough for everybody to be heard again after an election."""
+"""Accepted heartbeats of the observer before a silent node counts as gone, to allow recovery after an election."""
 _MAX_START_ATTEMPTS = 3
 
 
 def uptime() -> float:
-    """Seconds that also pass while the machine is asleep, where the system counts those."""
-    # Where there is no such clock, as on macOS, the usual one counts them, or there is none that does.
+    """Return a monotonic time in seconds that includes sleep of the machine, where the system provides one."""
+    # Falls back to CLOCK_MONOTONIC, which includes sleep on some systems.
     return time.clock_gettime(_MONOTONIC_CLOCK_ID)
 
 
@@ -48,58 +49,61 @@ _MONOTONIC_CLOCK_ID: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Watch:
-    """What one node sees of the others' beats.
+    """Failure detector: what one node observes of the others' heartbeats.
 
-    A node is gone when its beat has stayed as it is for the lease, and for so many rounds, each of which is a beat of
-    the watching node that was taken. So who was stopped itself, or cut off, or waits for an election with everybody
-    else, takes nobody for gone for that. What another node saw long enough is as good.
+    A node is gone when its heartbeat has not changed for the lease and for `MIN_HEARTBEAT_ROUNDS` rounds. A round is an
+    accepted heartbeat of the observer. An observer that was paused, cut off or waiting for an election therefore takes
+    no node for gone. Observations of other nodes count as well.
     """
 
     def __init__(self) -> None:
         self._heard: dict[str, Heard] = {}
         self._since: dict[str, tuple[int, float]] = {}
-        self._told: dict[str, int] = {}
+        self._reported_gone: dict[str, int] = {}
         self._rounds = 0
         self._began: float | None = None
 
     def look(self, heard: dict[str, Heard], now: float) -> None:
-        """Take in what beats there are, one round after the last; ``now`` is in seconds of this process."""
+        """Process the current heartbeats and count a round; ``now`` is in seconds of this process."""
         self._rounds += 1
         if self._began is None:
             self._began = now
         self.hear(heard, now)
 
     def hear(self, heard: dict[str, Heard], now: float) -> None:
-        """Take in beats without a round: how long a node has been silent is to be known while no beats are taken."""
+        """Process heartbeats without counting a round, so that silence is noticed even while none is accepted."""
         for node, each in heard.items():
-            # One that was read from a server that lags says nothing.
+            # Ignore outdated heartbeats from a lagging server.
             if node not in self._heard or each.revision > self._heard[node].revision:
                 self._heard[node] = each
                 self._since[node] = (self._rounds, now)
                 for gone, last in each.beat.gone.items():
-                    self._told[gone] = max(last, self._told.get(gone, 0))
+                    self._reported_gone[gone] = max(last, self._reported_gone.get(gone, 0))
 
     def is_gone(self, node: str, now: float) -> bool:
-        """Whether a node has left, or been silent for long enough; who never beat, once this one has looked as long."""
+        """Return whether a node has left or been silent for the lease.
+
+        A node never heard counts from the first round.
+        """
         if self.has_left(node):
             return True
-        # Another node saw it silent for long enough, after the last beat that is known here as well.
-        is_told = node in self._heard and self._told.get(node, 0) >= self._heard[node].revision
-        return is_told or self.is_unheard(node, now, LEASE_SECONDS)
+        # Another node observed the lease of silence since the last heartbeat known here.
+        is_reported = node in self._heard and self._reported_gone.get(node, 0) >= self._heard[node].revision
+        return is_reported or self.is_unheard(node, now, LEASE_SECONDS)
 
     def has_left(self, node: str) -> bool:
-        """Whether the last beat of a node said so."""
+        """Return whether a node's last heartbeat announced that it left."""
         return node in self._heard and self._heard[node].beat.leaving
 
     def is_unheard(self, node: str, now: float, seconds: float) -> bool:
-        """Whether a node was not heard of for so long, in which this one was."""
+        """Return whether a node was silent for ``seconds`` in which this node's heartbeats were accepted."""
         if self._began is None:
             return False
         rounds, since = self._since.get(node, (1, self._began))
         return self._rounds - rounds >= MIN_HEARTBEAT_ROUNDS and now - since >= seconds
 
     def gone(self, now: float) -> dict[str, int]:
-        """Nodes that were silent for the lease as seen from here, and the revisions of their last beats."""
+        """Return the nodes that this node observed silent for the lease, with their last heartbeat revisions."""
         return {
             node: each.revision
             for node, each in self._heard.items()
@@ -107,30 +111,30 @@ class Watch:
         }
 
     def alive(self, now: float) -> dict[str, Heartbeat]:
-        """The last beat of each node that is not gone."""
+        """Return the last heartbeat of each node that is not gone."""
         return {node: each.beat for node, each in self._heard.items() if not self.is_gone(node, now)}
 
 
 class Membership(Closing):
-    """The beats of this node, and what it hears of others; a thread of its own, from `start` to `close`."""
+    """Heartbeats of this node and observation of the others, in background threads from `start` to `close`."""
 
     def __init__(self, registry: Registry, beat: Heartbeat, clock: Callable[[], float] = uptime) -> None:
         self.beat = beat
         self._announced = beat
         self.silences = 0
-        """How often it was silent, so that others may have taken its stores over."""
+        """Number of silent periods, in which other nodes may have taken over this node's stores."""
         self._registry = registry
         self._clock = clock
         self._watch = Watch()
         self._alive: AbstractSet[str] = set()
         self._revision = 0
-        self._taken_at: float | None = None
+        self._accepted_at: float | None = None
         self._usurped = False
         self._lock = threading.Lock()
         self._rounds = 0
-        self._beaten = threading.Condition()
+        self._round_done = threading.Condition()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._beat_on, name="beats", daemon=True)
+        self._thread = threading.Thread(target=self._run_heartbeats, name="beats", daemon=True)
 
     @override
     def __enter__(self) -> Self:
@@ -138,26 +142,32 @@ class Membership(Closing):
         return self
 
     def start(self) -> None:
-        """Beat instead of who did under this name, and go on. Raises Conflict when others do the same, Unavailable."""
+        """Start sending heartbeats under this node's name.
+
+        Raises Unavailable, and Conflict if another process does the same.
+        """
         for _ in range(_MAX_START_ATTEMPTS):
             self._revision, self._usurped = self._last_revision(), False
             self.round()
             if not self.is_silent:
                 self._thread.start()
-                threading.Thread(target=self._listen_on, name="listens", daemon=True).start()
+                threading.Thread(target=self._run_listener, name="listens", daemon=True).start()
                 return
-        raise Conflict(f"another process beats as node {self.beat.node!r} as well: their names must differ")
+        raise Conflict(f"another process is running as node {self.beat.node!r}; node names must be unique")
 
     def after_each_round(self, look: Callable[[], None]) -> None:
-        """Have somebody look at what others have changed, in a thread of its own: beats go on while it waits."""
-        threading.Thread(target=self._look_on, args=(look,), name="looks", daemon=True).start()
+        """Call ``look`` after each heartbeat round, in a thread of its own, so that it cannot delay heartbeats."""
+        threading.Thread(target=self._run_after_rounds, args=(look,), name="looks", daemon=True).start()
 
     @override
     def close(self) -> None:
-        """Beat no more. What it owned is to be taken over from now on, so nothing of it may be open any more."""
+        """Stop sending heartbeats and leave the cluster.
+
+        All stores must be closed, since others may take them over at once.
+        """
         self._closing.set()
-        with self._beaten:
-            self._beaten.notify_all()
+        with self._round_done:
+            self._round_done.notify_all()
         if not self._thread.is_alive():
             return
         self._thread.join()
@@ -167,75 +177,75 @@ class Membership(Closing):
             log.warning("leaving_not_told", node=self.beat.node, reason=str(error))
 
     def round(self) -> None:
-        """One beat, and, if it was taken, one look at the others'. Raises Unavailable."""
+        """Send one heartbeat and, if it is accepted, read the others'. Raises Unavailable."""
         sent = self._clock()
         with self._lock:
             beat = msgspec.structs.replace(self._announced, gone=self._watch.gone(sent))
         revision = self._registry.beat(beat, self._revision)
         if revision is None:
-            self._find_itself()
+            self._resolve_rejected_heartbeat()
             return
         self._revision = revision
         heard = self._registry.beats()
         with self._lock:
             now = self._clock()
-            if self._taken_at is not None and now - self._taken_at > READ_FENCE_SECONDS:
+            if self._accepted_at is not None and now - self._accepted_at > READ_FENCE_SECONDS:
                 self.silences += 1
-            self._taken_at = sent
+            self._accepted_at = sent
             self._watch.look(heard, now)
             alive, before = self._watch.alive(now).keys(), self._alive
             self._alive = alive
             left = {node for node in before - alive if self._watch.has_left(node)}
         for gone in sorted(before - alive - {self.beat.node}):
-            tell = log.info if gone in left else log.warning
-            tell("node_gone", node=self.beat.node, gone=gone, left=gone in left)
+            log_event = log.info if gone in left else log.warning
+            log_event("node_gone", node=self.beat.node, gone=gone, left=gone in left)
         for come in sorted(alive - before - {self.beat.node}):
             log.info("node_heard", node=self.beat.node, heard=come)
 
     def listen(self) -> None:
-        """One look at the others' beats, whether one of this node's own is taken just now or not."""
+        """Read the others' heartbeats once, even while this node's own are not accepted."""
         heard = self._registry.seen_beats()
         with self._lock:
             self._watch.hear(heard, self._clock())
 
     def drain(self, *, undo: bool = False) -> None:
-        """Take no stores over from now on, or again. Blocks until all nodes have had the time to hear of it."""
+        """Stop taking over stores, or undo that. Blocks until all nodes have had time to notice."""
         self._announced = msgspec.structs.replace(self.beat, draining=not undo)
         self._closing.wait(HEARTBEAT_PROPAGATION_SECONDS)
         self.beat = self._announced
 
     @property
     def is_silent(self) -> bool:
-        """Whether others may believe by now, or soon, that this node is gone."""
+        """True if other nodes may consider this node gone, now or soon."""
         with self._lock:
-            return self._usurped or self._taken_at is None or self._clock() - self._taken_at > READ_FENCE_SECONDS
+            return self._usurped or self._accepted_at is None or self._clock() - self._accepted_at > READ_FENCE_SECONDS
 
     def is_gone(self, node: str) -> bool:
-        """Whether a node may be replaced."""
+        """Return whether another node may replace this one."""
         with self._lock:
             return self._watch.is_gone(node, self._clock())
 
     def is_quiet(self, node: str) -> bool:
-        """Whether a node may be gone: it was not heard of for some seconds, in which this one was."""
+        """Return whether a node may be gone, because it was silent for some seconds."""
         with self._lock:
             return self._watch.is_unheard(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
 
     def alive(self) -> dict[str, Heartbeat]:
-        """The nodes that are not gone, this one among them."""
+        """Return the heartbeats of all nodes that are not gone, including this one."""
         with self._lock:
             return {**self._watch.alive(self._clock()), self.beat.node: self.beat}
 
-    def _beat_on(self) -> None:
+    def _run_heartbeats(self) -> None:
         while not self._closing.wait(HEARTBEAT_INTERVAL_SECONDS) and not self._usurped:
             try:
                 self.round()
             except KgserveError as error:
                 log.warning("beat_not_taken", node=self.beat.node, reason=str(error))
-            with self._beaten:
+            with self._round_done:
                 self._rounds += 1
-                self._beaten.notify_all()
+                self._round_done.notify_all()
 
-    def _listen_on(self) -> None:
+    def _run_listener(self) -> None:
         while not self._closing.wait(HEARTBEAT_POLL_SECONDS):
             try:
                 self.listen()
@@ -243,11 +253,11 @@ class Membership(Closing):
                 if not self._closing.is_set():
                     log.warning("beats_not_heard", node=self.beat.node, reason=str(error))
 
-    def _look_on(self, look: Callable[[], None]) -> None:
+    def _run_after_rounds(self, look: Callable[[], None]) -> None:
         seen = 0
         while True:
-            with self._beaten:
-                self._beaten.wait_for(lambda: self._rounds > seen or self._closing.is_set())  # noqa: B023 - waited for here
+            with self._round_done:
+                self._round_done.wait_for(lambda: self._rounds > seen or self._closing.is_set())  # noqa: B023 - waited for here
                 seen = self._rounds
             if self._closing.is_set():
                 return
@@ -261,11 +271,11 @@ class Membership(Closing):
         heard = self._registry.beats().get(self.beat.node)
         return heard.revision if heard is not None else 0
 
-    def _find_itself(self) -> None:
-        """Why a beat was not the next one: it was taken without an answer, or by another process of the same name."""
+    def _resolve_rejected_heartbeat(self) -> None:
+        """Find out why a heartbeat was rejected: an earlier one was accepted, or another process has the same name."""
         heard = self._registry.beats().get(self.beat.node)
         if heard is None or heard.revision <= self._revision:
-            # Read from a server that lags; the next round looks again.
+            # A lagging server answered; the next round tries again.
             return
         if heard.beat.run != self.beat.run:
             self._usurped = True
@@ -278,33 +288,39 @@ FIRST_CLUSTER_FORMAT = 1
 
 
 class Formats:
-    """The format that the registry names. Newer programs read it and their own, older ones are kept out."""
+    """Record format of the cluster, stored in the registry.
+
+    Newer programs support older formats; older programs are refused.
+    """
 
     def __init__(self, registry: Registry, known: int = RECORD_FORMAT) -> None:
-        """``known`` is the newest that this program reads. Raises Conflict when that is too old, and Unavailable."""
+        """Read the format. ``known`` is the newest that this program supports.
+
+        Raises Unavailable, and Conflict if the cluster's format is newer.
+        """
         self._registry = registry
         self._known = known
         self.look()
         if self.current > known:
             raise Conflict(
-                f"the cluster writes format {self.current}, and this version of kgserve knows {known}: its upgrade was "
-                "finished, so install the version of the other nodes"
+                f"the cluster uses format {self.current}, but this version of kgserve supports only {known}; "
+                "install the version that the other nodes run"
             )
 
     def look(self) -> None:
-        """See which it is now. Raises Unavailable."""
+        """Read the current format. Raises Unavailable."""
         self.current, _ = self._entry()
 
     def finish(self, alive: Mapping[str, Heartbeat]) -> int:
-        """Have all write the newest format from now on; which one. Raises Conflict while a node would not know it."""
+        """Switch the cluster to the newest format, and return it. Raises Conflict if a node does not support it."""
         if older := sorted(name for name, beat in alive.items() if beat.format < self._known):
-            raise Conflict(f"upgrade {', '.join(older)} first: format {self._known} is not known there")
+            raise Conflict(f"upgrade these nodes first: {', '.join(older)}; they do not support format {self._known}")
         current, revision = self._entry()
         if (
             current < self._known
             and self._registry.put_entry(_FORMAT_ENTRY, str(self._known).encode(), revision) is None
         ):
-            raise Conflict("another node has just changed the format; look again")
+            raise Conflict("another node has just changed the format; try again")
         self.look()
         return self.current
 

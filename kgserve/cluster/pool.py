@@ -1,4 +1,4 @@
-"""The stores of a cluster as one of its nodes serves them: those that it owns, whose files are copies of their logs."""
+"""Placement of stores on one node of a cluster: it owns some stores, and its files are replicas of their logs."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ _FAILURE_NAMES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: 
 
 
 class ClusterPlacement(Placement):
-    """What this node serves of a cluster's stores. A store is taken over when somebody asks for it here.
+    """Stores of a cluster as served by this node. A store is taken over when a caller asks this node for it.
 
-    The registry says which stores there are and what their settings are; files of a store that another node serves are
-    an older copy, with which its next take-over begins.
+    The registry has the list of stores and their settings. Local files of a store that another node serves are an older
+    replica, from which the next takeover continues.
     """
 
     is_shared = True
@@ -74,7 +74,7 @@ class ClusterPlacement(Placement):
         blobs: Blobs,
         membership: Membership,
     ) -> None:
-        """Raises Conflict for a folder that is another node's, and Unavailable."""
+        """Open the data folder. Raises Unavailable, and Conflict if the folder belongs to another node."""
         self._log = logs
         self._registry = registry
         self._blobs = blobs
@@ -82,8 +82,8 @@ class ClusterPlacement(Placement):
         self._ownership = Ownership(registry, membership)
         self._formats = Formats(registry)
         self._lock = threading.Lock()
-        # The claims by which stores were placed, and how often this node had been silent before.
-        self._placed: dict[str, _Placed] = {}
+        # The claim by which each store was placed, and the number of silent periods before it.
+        self._placed: dict[str, _PlacedStore] = {}
         self.counts = counts = NodeCounts()
         self._counts = counts
         self._copies = Copies(logs, self._ownership, self, settings.cluster_copies, settings.compact_wal_mb)
@@ -104,7 +104,7 @@ class ClusterPlacement(Placement):
 
     @override
     def exists(self, name: str) -> bool:
-        return self._ownership.exists(name) or self._is_ours_alone(name)
+        return self._ownership.exists(name) or self._is_unregistered(name)
 
     @override
     def is_here(self, name: str) -> bool:
@@ -130,7 +130,7 @@ class ClusterPlacement(Placement):
         if chosen is not None:
             self._refuse_twin(name)
         description = None if chosen is None else described(chosen)
-        if coming := self._is_ours_alone(name):
+        if coming := self._is_unregistered(name):
             description = layout.as_described()
         began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
@@ -143,7 +143,7 @@ class ClusterPlacement(Placement):
             self._ownership.give_up(name)
             raise
         with self._lock:
-            self._placed[name] = _Placed(found.claim, silences, began)
+            self._placed[name] = _PlacedStore(found.claim, silences, began)
         return found.made and chosen is not None
 
     @override
@@ -152,10 +152,13 @@ class ClusterPlacement(Placement):
         claim = self._ownership.arrived(name)
         self._prepare(self.layout(name), claim.owner, to_own=False)
         with self._lock:
-            self._placed[name] = _Placed(claim, silences, began, is_copy=True)
+            self._placed[name] = _PlacedStore(claim, silences, began, is_copy=True)
 
     def copied_files(self, name: str) -> tuple[Journal, ShippedPosition]:
-        """See `CopiedFiles.copied_files`. Raises Unavailable, too."""
+        """Return the journal of a closed replica, created if missing, and its position.
+
+        Raises NoStore and Unavailable.
+        """
         owner, layout = self._ownership.arrived(name).owner, self.layout(name)
         self._prepare(layout, owner, to_own=False)
         layout.mark_open()
@@ -205,7 +208,7 @@ class ClusterPlacement(Placement):
     def hand_over(self, name: str, node: str) -> MoveAnswer:
         alive = self._membership.alive()
         if node not in alive:
-            raise Conflict(f"node {node!r} is not alive; there are {', '.join(sorted(alive))}")
+            raise Conflict(f"node {node!r} is not alive; live nodes: {', '.join(sorted(alive))}")
         url = alive[node].url
         if node != self._ownership.node:
             self._ownership.hand_over(name, node, url)
@@ -215,7 +218,7 @@ class ClusterPlacement(Placement):
     def await_opened(self, name: str, node: str, until: float) -> str:
         alive = self._membership.alive()
         if node not in alive:
-            return f"node {node!r} is no longer alive; another one takes store {name!r} over"
+            return f"node {node!r} is no longer alive; another node takes over store {name!r}"
         return await_opened(name, HandoverTarget(node, alive[node].url, alive[node].token), until)
 
     @override
@@ -233,10 +236,10 @@ class ClusterPlacement(Placement):
         layout = self.layout(name)
         claim = self._ownership.claimed(name)
         if not layout.exists:
-            raise Conflict(f"node {self._ownership.node!r} has no files of store {name!r}; ask another one")
+            raise Conflict(f"node {self._ownership.node!r} has no files of store {name!r}; ask another node")
         try:
             begins = fence(self._log, name, claim.owner.epoch + 1)
-            found = self._compared(layout, claim.owner)
+            found = self._count_matching_frames(layout, claim.owner)
             self._ownership.seize(name, begins)
         except BaseException:
             self._ownership.give_up(name)
@@ -245,8 +248,11 @@ class ClusterPlacement(Placement):
         log.warning("log_made_anew", store=name, found=found, begins=begins)
         return found
 
-    def _compared(self, layout: Layout, owner: Owner) -> int:
-        """How many frames a log still has, all of which the files here have as well. Raises Conflict."""
+    def _count_matching_frames(self, layout: Layout, owner: Owner) -> int:
+        """Return the number of frames that a damaged log still has, all of which match the local files.
+
+        Raises Conflict.
+        """
         with closing(open_journal(layout, self._settings.journal_segment_mb)) as journal:
             return matching(journal, self._log, layout.name, owner)
 
@@ -258,7 +264,7 @@ class ClusterPlacement(Placement):
     def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
         known = self._registry.beats()
         if node is not None and node not in known:
-            raise NotFound(f"no node {node!r} was ever in this cluster; there are {', '.join(sorted(known))}")
+            raise NotFound(f"no node {node!r} was ever in this cluster; known nodes: {', '.join(sorted(known))}")
         found = [record for each in known if node in (None, each) for record in self._recorded_by(each, limit)]
         return sorted(found, key=attrgetter("time"))[-limit:]
 
@@ -348,7 +354,7 @@ class ClusterPlacement(Placement):
         if file.exists():
             before = decode_json(file.read_bytes(), _ClusterFile).node
             if before != me:
-                raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, and not to {me!r}")
+                raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, not to {me!r}")
         else:
             write_whole(file, _encode(_ClusterFile(me)))
 
@@ -356,13 +362,13 @@ class ClusterPlacement(Placement):
     def _others(self) -> Iterable[str]:
         return [*self._ownership.stores(), *super()._others()]
 
-    def _is_ours_alone(self, name: str) -> bool:
-        """Whether the folder holds a store of this name that no cluster has heard of."""
+    def _is_unregistered(self, name: str) -> bool:
+        """Return whether the folder holds a store of this name that the cluster does not know yet."""
         layout = self.layout(name)
         return layout.exists and read_reached(layout.root) is None and not self._ownership.exists(name)
 
     def _prepare(self, layout: Layout, owner: Owner, *, to_own: bool = True) -> None:
-        """Have files with which the store's log can be gone on with, and its settings as the registry has them."""
+        """Prepare local files from which the store's log can be continued, with the settings from the registry."""
         self._copies.let_go(layout.name)
         reached = read_reached(layout.root)
         if reached is not None and reached.is_outdated(owner):
@@ -379,26 +385,28 @@ class ClusterPlacement(Placement):
             fetch_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
             super().adopt(layout.name, staging)
         else:
-            # Before the journal, which makes it a store: files without the note are no known copy of any log, and
-            # once the store is dropped elsewhere they would be taken for a new one.
+            # Written before the journal, whose presence makes it a store. Without this position, the files would be
+            # taken for a new store once the store was dropped elsewhere.
             private_folder(layout.root)
             note_reached(layout.root, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures))
             self._make(layout, description)
 
     def _is_beginning(self, layout: Layout, owner: Owner) -> bool:
-        """Whether files that no note calls a copy hold nothing, and the log can still be read from its beginning."""
+        """Return whether the files are empty and the log can be read from its beginning."""
         return _is_empty(layout) and not owner.bases
 
     def _set_aside(self, layout: Layout) -> None:
-        """Rename files that are no known copy of the store's log, so that the store is fetched; nothing is removed."""
+        """Rename files that are not a known replica of the log, so that the store is fetched; nothing is deleted."""
         aside = self.data_dir / f"{_SET_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
         layout.root.rename(aside)
         sync_folder(self.data_dir)
-        log.warning("store_set_aside", store=layout.name, folder=str(aside), reason="it is no known copy of the log")
+        log.warning(
+            "store_set_aside", store=layout.name, folder=str(aside), reason="it is not a known replica of the log"
+        )
 
 
-class _Placed(NamedTuple):
-    """The claim by which a store was placed, how often this node had been silent before, and when that began."""
+class _PlacedStore(NamedTuple):
+    """Claim by which a store was placed, with the number of silent periods before it and its start time."""
 
     claim: Claim
     silences: int
@@ -407,7 +415,10 @@ class _Placed(NamedTuple):
 
 
 class OwnedCommits(CommitLog):
-    """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
+    """Commit log of an owned store.
+
+    Commits are durable on a majority of the cluster's servers and on the local disk.
+    """
 
     def __init__(
         self,
@@ -418,7 +429,7 @@ class OwnedCommits(CommitLog):
         silences: int,
         counts: NodeCounts,
     ) -> None:
-        """``silences``: how often this node had been silent before the store was claimed."""
+        """Create the log of a store. ``silences`` is the number of silent periods before the store was claimed."""
         super().__init__(shipping.journal)
         self._store = shipping.store
         self._shipping = shipping
@@ -446,16 +457,16 @@ class OwnedCommits(CommitLog):
     @override
     def is_current(self) -> bool:
         if self._membership.is_silent:
-            raise Unavailable("this node is cut off from its cluster; ask another one", retry_after=5)
+            raise Unavailable("this node has lost contact with its cluster; ask another node", retry_after=5)
         known = self._silences == self._membership.silences
         return known and not self._shipping.is_over and self._ownership.owns(self._store)
 
+    @override
     @contextmanager
     def keeping(self, *, alone: bool = False) -> Generator[None]:
-        """See `CommitLog.keeping`."""
         with self._bases.keeping(lambda: self._shipping.reached, alone=alone):
             yield
-            # Before the log is trimmed: files that are noted to be older than that would be fetched anew.
+            # Written before the log is trimmed, because files with an older position would be fetched again.
             self.note()
         if alone and (owner := self._ownership.known(self._store)) is not None:
             self._shipping.erased(owner.erasures)
@@ -480,11 +491,11 @@ def _state(beat: Heartbeat | None) -> NodeState:
 
 
 def _is_empty(layout: Layout) -> bool:
-    """Whether a store's files hold nothing: they were just being made."""
+    """Return whether a store's files contain no data, as during creation."""
     return not any(each.size for each in list_segments(layout.journal)) and not list_snapshots(layout.journal)
 
 
 class _ClusterFile(msgspec.Struct, frozen=True):
-    """cluster.json: whose data folder it is."""
+    """Content of cluster.json: the node that owns the data folder."""
 
     node: str

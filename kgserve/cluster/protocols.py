@@ -1,10 +1,10 @@
-"""What kgserve asks of who keeps the journals of several machines. `tests/cluster` holds each implementation to it.
+"""Backend interface of a cluster. `tests/cluster` runs the same tests against each implementation.
 
-Three things are needed, and nothing else is assumed: a log per store to which only who knows its end can append, small
-entries that change by compare-and-set, and files that are put once.
+A backend provides three things: a log per store, which only a client that knows its end can append to; small registry
+entries that change by compare-and-set; and files that are written once.
 
-Where an answer does not come, a request is made again under the same identity until the implementation's patience is
-over, and then what is there is looked at. Nothing is guessed: who is not told that it worked has to look again.
+An unanswered request is repeated under the same identity until the implementation's timeout. Then the outcome is
+unknown, and the caller has to read the current state.
 """
 
 from __future__ import annotations
@@ -19,70 +19,65 @@ from kgserve.cluster.records import Logged, Position, Record, parted
 
 
 class Log(Protocol):
-    """The logs of all stores. What was appended is durable on most of the servers. Called by any thread."""
+    """Replicated logs of all stores. Appended records are durable on a majority of the servers. Thread-safe."""
 
     def end(self, store: str) -> Position:
-        """Position of a store's last record, 0 for none, as the log itself has it: never a copy that lags behind.
-
-        Raises Unavailable.
-        """
+        """Return the position of a store's last record, or 0; read from the leader. Raises Unavailable."""
         ...
 
     def left(self, store: str, after: Position) -> Iterator[Logged]:
-        """What there is after a position of a log that is torn: records that are whole, whatever is between them.
-
-        Raises Unavailable.
-        """
+        """Yield the intact records after a position of a damaged log, regardless of gaps. Raises Unavailable."""
         ...
 
     def append(self, store: str, after: Position, record: Record) -> Position:
-        """Append a record to a log whose last one is at ``after``; its position. For records that are not too large.
+        """Append a record of limited size to a log that ends at ``after``, and return its position.
 
-        This is the fence: once somebody else has appended, nothing of who does not know is taken any more.
+        This is the fence: after another writer has appended, a writer that does not know the new end is rejected.
 
-        Raises Fenced when the last record is another one, and Unconfirmed when nobody could say in time. Of both, the
-        record may be in the log, and is not acknowledged: who goes on has to read the log first.
+        Raises Fenced if the log ends elsewhere, and Unconfirmed if the outcome is unknown. In both cases the record may
+        be in the log, unacknowledged: the caller has to read the log before it continues.
         """
         ...
 
     def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
-        """The records after a position up to another one, in order, each of which names the one before it.
+        """Yield the records after one position up to another, in order, checking that each names the one before it.
 
-        Raises LogTorn when one is missing or damaged, or ``to`` lies before ``after``; and Unavailable.
+        Raises Unavailable, and ReplicatedLogCorrupt if a record is missing or damaged, or if ``to`` lies before
+        ``after``.
         """
         ...
 
     @property
     def shards(self) -> int:
-        """How many logs of some stores each there are, numbered from 0, which `recent` reads."""
+        """Number of shards, numbered from 0, over which the stores' logs are distributed."""
         ...
 
     def latest(self, shard: int) -> Position:
-        """Position of the last record of all stores of a shard, 0 for none. Raises Unavailable."""
+        """Return the position of the last record in a shard, or 0. Raises Unavailable."""
         ...
 
     def recent(self, shard: int, after: Position) -> list[tuple[str, Logged]]:
-        """Some records of a shard's stores after a position, in order, with the store of each; empty for nothing new.
+        """Return some records of a shard after a position, in order, with their stores; empty if none are new.
 
-        The last ones may be lacking, and be there when it is asked again; what is damaged is left out: records name the
-        one before them. Raises Unavailable.
+        The newest records may be missing until a later call, and damaged records are skipped; callers detect gaps by
+        the previous position in each record. Raises Unavailable.
         """
         ...
 
     def trim(self, store: str, before: Position, *, erase: bool = False) -> None:
-        """Let go of the records before a position; the last one stays. Raises Unavailable, and may be called again.
+        """Delete the records before a position except the last one. Idempotent. Raises Unavailable.
 
-        With ``erase`` they are written over, where whoever keeps them can do that.
+        With ``erase`` they are overwritten, if the backend supports that.
         """
         ...
 
 
 class BootstrapSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Files of all nodes, from which a store's log is read on: a snapshot, and what goes with it.
+    """Files from which any node can continue a store's log: a snapshot, the history and the embeddings.
 
-    They hold at least what the log has up to ``position``, the end of a frame with ``sequence``, and nothing that it
-    has not. ``files`` are the names of `Blobs`, by paths in the store's folder; ``vectors`` is the size of the
-    embeddings among them, in bytes.
+    They contain at least what the log has up to ``position``, the end of the frame with ``sequence``, and nothing
+    beyond the log. ``files`` maps paths in the store's folder to names in `Blobs`. ``vectors`` is the size of the
+    embeddings in bytes.
     """
 
     sequence: int
@@ -92,12 +87,12 @@ class BootstrapSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which node serves a store, where it is reached, and the how-manieth owner it is.
+    """Registry entry of a store: the node that serves it, its URL and the fencing epoch.
 
-    ``description`` is what the store is, in the words of who serves it. What its log holds up to ``begins`` belonged to
-    a store of the same name that was ``dropped``. ``bases`` are where reading may begin, oldest first; before the first
-    of them the log may be trimmed. Of one that is ``coming`` the node alone has the files, which no log has as a whole.
-    ``erasures`` counts how often something was erased: files from before an erasure still have that.
+    ``description`` is the encoded description of the store. ``dropped`` marks a store that was dropped; after it is
+    created again, the log up to ``begins`` belongs to the dropped one. ``bases`` are the bootstrap snapshots, oldest
+    first; the log may be trimmed before the first. While a store is ``coming``, only this node has its files, and no
+    log is complete. ``erasures`` counts purges; files older than a purge still contain the purged data.
     """
 
     node: str
@@ -112,27 +107,27 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def oldest(self) -> Position:
-        """From where on its log is there for certain."""
+        """Position from which the log is certain to be available."""
         return self.bases[0].position if self.bases else self.begins
 
     def outdates(self, begins: Position, position: Position, erasures: int) -> bool:
-        """Whether a copy of the log from ``begins`` up to a position is of no use any more, or has what was erased."""
+        """Return whether a replica of the log from ``begins`` to ``position`` is obsolete or contains purged data."""
         return begins != self.begins or position < self.oldest or erasures < self.erasures
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What the registry says of a store, and the revision by which that is replaced."""
+    """Registry entry of a store, and its revision for compare-and-set."""
 
     owner: Owner
     revision: int
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """A node's sign of life, or, ``leaving``, its last one. ``run`` tells one process of it from the next.
+    """Heartbeat of a node; ``leaving`` marks the last one. ``run`` identifies the process.
 
-    Who shows the ``token`` may do anything there, as nodes do in the name of who has asked them. Who is ``draining``
-    takes no stores over. ``format`` is the newest of records that its program knows. Who is ``gone`` was silent for a
-    lease, as this one saw it, since the beat of the revision.
+    ``token`` authorizes any request to the node, including those forwarded for callers. A ``draining`` node takes over
+    no stores. ``format`` is the newest record format that its program supports. ``gone`` maps nodes that it observed
+    silent for the lease to the revisions of their last heartbeats.
     """
 
     node: str
@@ -146,83 +141,95 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The last beat of a node; the revision rises with each."""
+    """Last heartbeat of a node, with a rising revision."""
 
     beat: Heartbeat
     revision: int
 
 
 class RegistryEntry(msgspec.Struct, frozen=True):
-    """Something that all nodes are to know, and the revision by which it is replaced."""
+    """Entry shared by all nodes, and its revision for compare-and-set."""
 
     data: bytes
     revision: int
 
 
 class Registry(Protocol):
-    """Who owns which store, which nodes are alive, and what all are to know: small entries, by compare-and-set."""
+    """Small entries with compare-and-set: store owners, heartbeats and shared entries."""
 
     def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
-        """What all are to know, by name, of a revision above another one. As `owners`. Raises Unavailable."""
+        """Return the shared entries with a revision above ``after``, by name. May lag, like `owners`.
+
+        Raises Unavailable.
+        """
         ...
 
     def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
-        """Replace an entry of a revision, as `claim`. A name has letters, digits and dots."""
+        """Replace an entry of a revision, like `claim`. Names consist of letters, digits and dots."""
         ...
 
     def owners(self, after: int = 0) -> dict[str, Claim]:
-        """The claims with a revision above another one, of all stores that ever had an owner. Raises Unavailable.
+        """Return the claims with a revision above ``after``, of all stores that ever had an owner. Raises Unavailable.
 
-        It may be a little old, and then also lack some.
+        The result may lag and be incomplete.
         """
         ...
 
     def owner(self, store: str) -> Claim | None:
-        """The present claim to a store. Raises Unavailable."""
+        """Return the current claim to a store. Raises Unavailable."""
         ...
 
     def claim(self, store: str, owner: Owner, revision: int) -> int | None:
-        """Replace the claim of a revision, 0 for none; the new revision, or None if somebody else was first.
+        """Replace the claim of a revision (0 for none). Return the new revision, or None if another node was first.
 
-        Raises Unconfirmed when nobody could say in time: the claim may hold, so look again.
+        Raises Unconfirmed if the outcome is unknown: the claim may be in effect, so read it again.
         """
         ...
 
     def beat(self, beat: Heartbeat, revision: int) -> int | None:
-        """Replace a node's beat of a revision, as `claim`. None: another process beats under the same name."""
+        """Replace a node's heartbeat of a revision, like `claim`. None: another process uses the same node name."""
         ...
 
     def beats(self) -> dict[str, Heard]:
-        """The last beat of each node. It may be a little old, and older than the one before. Raises Unavailable."""
+        """Return the last heartbeat of each node. The result may lag, even behind an earlier call.
+
+        Raises Unavailable.
+        """
         ...
 
     def seen_beats(self) -> dict[str, Heard]:
-        """As `beats`, as far as some server has them: also while none can be taken. Empty where none answers."""
+        """Return the last heartbeats that any server has, even during an election; empty if no server answers."""
         ...
 
 
 class Blobs(Protocol):
-    """Files that are kept for all nodes, by name: put once, never changed."""
+    """Files shared by all nodes, by name. They are written once and never change."""
 
     def put(self, name: str, path: Path) -> bool:
-        """Keep a file; False if there is one of this name, which stays as it is. Raises Unavailable."""
+        """Store a file. Return False if the name exists; that file is unchanged. Raises Unavailable."""
         ...
 
     def get(self, name: str, path: Path) -> None:
-        """Write a file to ``path``. Raises NotFound, LogTorn when it is not as it was put, Unavailable, StorageFull."""
+        """Download a file to ``path``.
+
+        Raises NotFound, Unavailable, StorageFull, and ReplicatedLogCorrupt if it is damaged.
+        """
         ...
 
     def names(self, prefix: str) -> list[str]:
-        """The names that begin with a prefix, in order. Raises Unavailable."""
+        """Return the names with a prefix, sorted. Raises Unavailable."""
         ...
 
     def drop(self, name: str, *, erase: bool = False) -> None:
-        """Let go of a file, if there is one; ``erase`` as in `Log.trim`. Raises Unavailable."""
+        """Delete a file if it exists; ``erase`` as in `Log.trim`. Raises Unavailable."""
         ...
 
 
 def append_whole(log: Log, store: str, after: Position, record: Record) -> Position:
-    """Append a record of any size, in parts where it is large; where its last piece is. Raises what `append` does."""
+    """Append a record of any size, split into parts if large. Return the position of the last part.
+
+    Raises the errors of `Log.append`.
+    """
     for part in parted(record):
         after = log.append(store, after, part)
     return after

@@ -1,9 +1,8 @@
-"""Copies of stores that other nodes of a cluster serve: open ones, which may be read, and files for the next take-over.
+"""Replicas of stores that other nodes serve: open ones for reads, and closed files for the next takeover.
 
-Both are gone on with from the stores' logs, by one thread: about a second after a commit they have it. What there is of
-a store for other nodes besides its log is put after a snapshot, and fetched before opening: with the snapshot the
-history, which the log could no longer tell once it is trimmed, and the embeddings, which would take hours to compute
-again.
+One thread updates both from the stores' logs, about a second after each commit. Whatever a node needs besides the log
+is uploaded after a snapshot and downloaded before opening: the snapshot, the history, which a trimmed log cannot
+restore, and the embeddings, which would take hours to compute again.
 """
 
 from __future__ import annotations
@@ -50,32 +49,32 @@ from kgserve.stores.placement import CommitLog, CommittingStore, HeldStores
 log = structlog.get_logger()
 
 REPLICA_POLL_SECONDS = 1.0
-"""So old a copy is at most, as long as its log can be read."""
+"""Poll interval, and maximum staleness of a replica while its log is readable."""
 REPLICA_IDLE_SECONDS = 10.0
-"""After so long without news the files of a copy are closed, and are on the disk as far as that is noted."""
+"""Idle time after which a replica's files are synced and closed."""
 _REFETCH_GROWTH_FACTOR = 2
-"""Files are fetched anew when so many times what a snapshot is made after has come since theirs."""
+"""Journal growth, as a multiple of the compaction threshold, after which a replica is fetched again."""
 
 
 def refusal(store: str, found: OwnedBy) -> ServedElsewhere | OwnerUnreachable:
-    """What is said to who asks this node for a store of another one."""
+    """Return the error for a request for a store that another node serves."""
     if found.quiet:
         return OwnerUnreachable(
-            f"store {store!r} is served by node {found.node!r} of the cluster, which has not been heard of for "
-            "seconds: if that lasts, another node takes it over; try again",
+            f"store {store!r} is served by node {found.node!r} of the cluster, which has not sent heartbeats for "
+            "seconds; another node may take over. Try again",
             retry_after=1,
         )
     return served_elsewhere(store, found)
 
 
 def served_elsewhere(store: str, found: OwnedBy) -> ServedElsewhere:
-    """Where a store of another node is to be had."""
-    told = f"store {store!r} is served by node {found.node!r} of the cluster, at {found.url}"
-    return ServedElsewhere(told, found.node, found.url)
+    """Return the error that redirects to the node that serves a store."""
+    message = f"store {store!r} is served by node {found.node!r} of the cluster, at {found.url}"
+    return ServedElsewhere(message, found.node, found.url)
 
 
 class CopyCommits(CommitLog):
-    """The commits of a store that another node serves: what its log has, and nothing else."""
+    """Commit log of a replica, which only applies commits from the store's log."""
 
     is_copy = True
 
@@ -86,7 +85,7 @@ class CopyCommits(CommitLog):
         self._store = store
         self._reached = reached
         self._turn = threading.Lock()
-        self._arriving: bytes | None = None
+        self._incoming_frame: bytes | None = None
         self._is_over = False
 
     @property
@@ -104,17 +103,20 @@ class CopyCommits(CommitLog):
         return False
 
     def refuse(self) -> None:
-        """Raise ServedElsewhere or OwnerQuiet, if it is another node's. Raises NoStore and Unavailable."""
+        """Raise ServedElsewhere or OwnerUnreachable if another node serves the store.
+
+        Raises NoStore and Unavailable.
+        """
         found = self._ownership.decided(self._store, self._ownership.claimed(self._store))
         if isinstance(found, OwnedBy):
             raise refusal(self._store, found)
 
     @override
     def append(self, changes: list[ChangeSet]) -> None:
-        if self._arriving is None:
+        if self._incoming_frame is None:
             self.refuse()
             raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
-        self.journal.append_frame(self._arriving, changes[0].sequence, changes[-1].sequence)
+        self.journal.append_frame(self._incoming_frame, changes[0].sequence, changes[-1].sequence)
 
     @override
     def note(self) -> None:
@@ -122,19 +124,19 @@ class CopyCommits(CommitLog):
 
     @override
     def catch_up(self, store: CommittingStore, found: Sequence[Logged] = ()) -> None:
-        """Take in what the log has by now, of which some was ``found`` already. Blocks.
+        """Apply the new records of the log, some of which may be ``found`` already. Blocks.
 
-        Raises LogTorn, upon which it is of no use any more, StorageFull and Unavailable.
+        Raises StorageFull, Unavailable, and ReplicatedLogCorrupt, after which the replica is unusable.
         """
         with self._turn:
             try:
-                for logged in joined(_news(self._log, self._store, self._reached.position, found)):
+                for logged in joined(_new_records(self._log, self._store, self._reached.position, found)):
                     self._take(store, logged)
             except ReplicatedLogCorrupt:
                 self._is_over = True
                 raise
             finally:
-                self._arriving = None
+                self._incoming_frame = None
 
     def _take(self, store: CommittingStore, logged: Logged) -> None:
         sequence = self._reached.sequence
@@ -142,15 +144,18 @@ class CopyCommits(CommitLog):
             frame = frame_of(self._store, logged)
             if frame.first != sequence + 1:
                 raise ReplicatedLogCorrupt(
-                    f"the log of store {self._store!r} goes on with sequence {frame.first} after {sequence}"
+                    f"the log of store {self._store!r} continues with sequence {frame.first} after {sequence}"
                 )
-            self._arriving, sequence = logged.record.data, frame.last
+            self._incoming_frame, sequence = logged.record.data, frame.last
             store.follow(frame.changes())
         self._reached = replace(self._reached, position=logged.position, sequence=sequence)
 
 
-def _news(logs: Log, store: str, after: Position, found: Sequence[Logged]) -> Iterable[Logged]:
-    """What a log has after a position: what was found, if it is that. Raises LogTorn and Unavailable."""
+def _new_records(logs: Log, store: str, after: Position, found: Sequence[Logged]) -> Iterable[Logged]:
+    """Return the records after a position: ``found`` if that matches, else read from the log.
+
+    Raises ReplicatedLogCorrupt and Unavailable.
+    """
     if found and found[0].before == after:
         return found
     if found and found[-1].position <= after:
@@ -158,8 +163,8 @@ def _news(logs: Log, store: str, after: Position, found: Sequence[Logged]) -> It
     return logs.read(store, after, logs.end(store))
 
 
-class _Files(NamedTuple):
-    """The journal of a copy that nobody reads, and when something last came."""
+class _ReplicaFiles(NamedTuple):
+    """Journal of a closed replica, its position, and the time of its last record."""
 
     journal: Journal
     reached: ShippedPosition
@@ -167,54 +172,54 @@ class _Files(NamedTuple):
 
 
 class CopiedFiles(Protocol):
-    """Where the files of copies are."""
+    """Local files of replicas."""
 
     def copied_files(self, name: str) -> tuple[Journal, ShippedPosition]:
-        """The journal of a copy that is not open, made if there was none, and how far it was a copy. Raises NoStore."""
+        """Return the journal of a closed replica, created if missing, and its position. Raises NoStore."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a store's files."""
+        """Delete a store's files."""
         ...
 
 
 class Copies:
-    """Goes on with all copies of a node: a thread of its own, from `begin` to `close`.
+    """Keeps all replicas of a node up to date, in a thread of its own from `begin` to `close`.
 
-    ``copies``: of how many nodes that do not serve a store this one has to be one, to have its files.
+    ``copies`` is the number of nodes that keep the files of each store they do not serve.
     """
 
     def __init__(self, logs: Log, ownership: Ownership, files: CopiedFiles, copies: int, compact_mb: int) -> None:
         self._log = logs
         self._ownership = ownership
-        self._where = files
+        self._storage = files
         self._copies = copies
-        self._most_bytes = _REFETCH_GROWTH_FACTOR * compact_mb * MEBIBYTE
+        self._max_journal_bytes = _REFETCH_GROWTH_FACTOR * compact_mb * MEBIBYTE
         self._seen: list[Position] = []
-        self._files: dict[str, _Files] = {}
+        self._files: dict[str, _ReplicaFiles] = {}
         self._lock = threading.Lock()
         self._first = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, held: HeldStores) -> None:
-        """Follow the logs from now on, for the stores that are ``held`` and those whose files are to be here."""
+        """Start following the logs, for the ``held`` stores and for stores whose files this node keeps."""
         self._thread = threading.Thread(target=self._run, args=(held,), name="copies", daemon=True)
         self._thread.start()
 
     def opened(self, journal: Journal, name: str, owner: Owner) -> CopyCommits:
-        """The commits of a copy that is being opened, once it has what the log has by now.
+        """Return the commit log of a replica that is being opened, after applying all records of the log.
 
-        Raises CopyTooOld, LogTorn and Unavailable.
+        Raises CopyTooOld, ReplicatedLogCorrupt and Unavailable.
         """
-        self._look_first()
+        self._record_log_ends()
         reached = reached_by(journal, name, owner)
         reached = copied(journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached)
         require_not_ahead(journal, name, reached)
         return CopyCommits(journal, self._log, self._ownership, name, reached)
 
     def close(self) -> None:
-        """Follow no more; what has come is on the disk."""
+        """Stop following, and sync all files."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -222,7 +227,7 @@ class Copies:
             self.let_go(name)
 
     def let_go(self, name: str) -> None:
-        """Close the files of a copy, which is to be opened or removed, and which nobody opens meanwhile."""
+        """Close the files of a replica before it is opened or removed. The caller prevents concurrent opening."""
         with self._lock:
             files = self._files.pop(name, None)
         if files is None:
@@ -231,27 +236,27 @@ class Copies:
             files.journal.sync()
             note_reached(files.journal.folder.parent, files.reached)
         except (KgserveError, OSError) as error:
-            # Less is known of it, and compared when it is opened.
+            # The recorded position is older than the files, which are compared when opened.
             log.warning("copy_not_noted", store=name, reason=str(error))
         files.journal.close()
 
     def _run(self, held: HeldStores) -> None:
         while not self._closing.wait(REPLICA_POLL_SECONDS):
             try:
-                self._look_first()
+                self._record_log_ends()
                 for shard in range(self._log.shards):
                     self._follow(shard, held)
                 self._close_idle(held)
             except KgserveError as error:
                 log.warning("copies_not_followed", reason=str(error))
             except Exception:
-                # Whatever it is, the thread must go on.
+                # The thread must survive any error.
                 log.exception("copies_not_followed")
 
-    def _look_first(self) -> None:
-        """See how far the logs are, before any copy is opened.
+    def _record_log_ends(self) -> None:
+        """Record the ends of the logs before any replica is opened.
 
-        What came before is read when one is opened, or when something comes after it.
+        Earlier records are read when a replica is opened, or when a later record arrives.
         """
         with self._first:
             if not self._seen:
@@ -276,26 +281,26 @@ class Copies:
             if self._ownership.keeps_copy(name, self._copies):
                 with held.unopened(name) as is_unopened, suppress(NoStore):
                     if is_unopened:
-                        self._go_on(name, found)
+                        self._update_closed_replica(name, found)
         except (KgserveError, OSError) as error:
             log.warning("copy_not_followed", store=name, reason=str(error))
 
-    def _go_on(self, name: str, found: list[Logged]) -> None:
-        """Have the files of a copy that is not open go on with what has come. At the store's gate."""
+    def _update_closed_replica(self, name: str, found: list[Logged]) -> None:
+        """Apply new records to the files of a closed replica. The store's gate must be held."""
         files = self._files.get(name)
-        journal, reached = (files.journal, files.reached) if files else self._where.copied_files(name)
-        # There at once, so that it is closed whatever comes.
-        self._files[name] = _Files(journal, reached, time.monotonic())
+        journal, reached = (files.journal, files.reached) if files else self._storage.copied_files(name)
+        # Registered first, so that it is closed after any error.
+        self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
         try:
-            news = _news(self._log, name, reached.position, found)
+            news = _new_records(self._log, name, reached.position, found)
             reached = copied(journal, news, name, None, reached, durable=False)
             require_not_ahead(journal, name, reached)
         except BaseException:
             self.let_go(name)
             raise
-        self._files[name] = _Files(journal, reached, time.monotonic())
-        if journal.bytes > self._most_bytes and self._has_newer_base(name, journal):
-            self._where.remove(name)
+        self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
+        if journal.bytes > self._max_journal_bytes and self._has_newer_base(name, journal):
+            self._storage.remove(name)
 
     def _has_newer_base(self, name: str, journal: Journal) -> bool:
         owner = self._ownership.known(name)
@@ -310,14 +315,14 @@ class Copies:
 
 
 EMBEDDINGS_UPLOAD_GROWTH_FACTOR = 1.25
-"""Embeddings are put anew once they have grown by so much: what is missing is computed again by who takes over."""
+"""Growth after which embeddings are uploaded again; the new owner computes missing ones."""
 REPLICA_HISTORY_TIMEOUT_SECONDS = 5.0
-"""How long a history that is behind is waited for."""
+"""Time to wait for a history that is behind."""
 _REPLICA_HISTORY_POLL_SECONDS = 0.05
 
 
 class Bases:
-    """Makes and keeps the bases of one store that this node serves."""
+    """Bootstrap snapshots of one store that this node serves."""
 
     def __init__(self, layout: Layout, settings: Settings, blobs: Blobs, logs: Log, ownership: Ownership) -> None:
         self._layout = layout
@@ -329,9 +334,10 @@ class Bases:
 
     @contextmanager
     def keeping(self, reached: Callable[[], ShippedPosition], *, alone: bool) -> Generator[None]:
-        """Keep the snapshot that is taken within the block for all nodes, and trim the log before the one before it.
+        """Upload the snapshot taken within the block, and trim the log before the previous one.
 
-        With ``alone`` nothing from before it stays. Raises Fenced, Unconfirmed, StorageFull and Unavailable.
+        With ``alone``, nothing older than the new snapshot is kept. Raises Fenced, Unconfirmed, StorageFull and
+        Unavailable.
         """
         since = reached()
         yield
@@ -339,9 +345,9 @@ class Bases:
             self._keep(since, alone=alone)
 
     def arrival(self, owner: Owner, journal: Journal) -> Callable[[Owner], Owner]:
-        """What changes once the log has all of a store that is coming, whose journal may begin with a snapshot.
+        """Return the change of the registry entry once the log of an imported store is complete.
 
-        Raises JournalDamaged, StorageFull and Unavailable.
+        Uploads a snapshot if its journal begins with one. Raises JournalDamaged, StorageFull and Unavailable.
         """
         bases = owner.bases
         if journal.oldest > 1 and not bases:
@@ -358,7 +364,7 @@ class Bases:
             return
         base = self._put(owner, since, self._awaited_history(owner, since.sequence), None if alone else before)
         if alone and not is_whole(self._blobs, name, base, scratch):
-            raise ReplicatedLogCorrupt(f"the snapshot of store {name!r} that was put into the cluster is damaged there")
+            raise ReplicatedLogCorrupt(f"the uploaded snapshot of store {name!r} is damaged in the cluster")
         first = base if alone else before
         if not alone and before is not None and not is_whole(self._blobs, name, before, scratch):
             first = None
@@ -373,31 +379,34 @@ class Bases:
     def _put(
         self, owner: Owner, since: ShippedPosition, history: Path | None, before: BootstrapSnapshot | None
     ) -> BootstrapSnapshot:
-        """Have a base of the newest snapshot, with the embeddings of the one before if those are nearly all."""
+        """Upload the newest snapshot, reusing the previous embeddings if they are nearly complete."""
         paths = _snapshot_of(self._layout)
         if history is not None:
             paths[self._key(self._layout.history)] = history
-        key, taken, size = self._key(self._layout.embeddings), None, 0
+        key, reused, size = self._key(self._layout.embeddings), None, 0
         if self._layout.embeddings.exists():
             size = self._layout.embeddings.stat().st_size
             if before is not None and key in before.files and size <= EMBEDDINGS_UPLOAD_GROWTH_FACTOR * before.vectors:
-                taken, size = before.files[key], before.vectors
+                reused, size = before.files[key], before.vectors
             else:
                 paths[key] = self._copy_of(self._layout.embeddings)
         try:
             names = put_files(self._blobs, self._layout.name, owner.epoch, paths)
         finally:
             shutil.rmtree(self._layout.scratch / "base", ignore_errors=True)
-        return BootstrapSnapshot(since.sequence, since.position, names | ({key: taken} if taken else {}), size)
+        return BootstrapSnapshot(since.sequence, since.position, names | ({key: reused} if reused else {}), size)
 
     def _awaited_history(self, owner: Owner, sequence: int) -> Path | None:
-        """A copy of the history, if the store has one, which has seen a commit. Raises Unavailable."""
+        """Return a copy of the history once it has applied a commit; None if the store keeps none.
+
+        Raises Unavailable.
+        """
         if not self._keeps_history(owner):
             return None
         until = time.monotonic() + REPLICA_HISTORY_TIMEOUT_SECONDS
         while not self._sees(owner, sequence):
             if time.monotonic() > until:
-                raise Unavailable(f"the history of store {self._layout.name!r} is behind", retry_after=5)
+                raise Unavailable(f"the history of store {self._layout.name!r} has not caught up yet", retry_after=5)
             time.sleep(_REPLICA_HISTORY_POLL_SECONDS)
         return self._history()
 
@@ -423,7 +432,7 @@ class Bases:
 
 
 def _snapshot_of(layout: Layout) -> dict[str, Path]:
-    """The files of a store's newest snapshot, by their paths in its folder. Raises JournalDamaged."""
+    """Return the files of a store's newest snapshot, by path relative to the store's folder. Raises JournalDamaged."""
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
         raise JournalDamaged(f"store {layout.name!r} has no snapshot")
@@ -434,11 +443,12 @@ def _snapshot_of(layout: Layout) -> dict[str, Path]:
 def fetch_store(
     folder: Path, layout: Layout, owner: Owner, blobs: Blobs, logs: Log, segment_mb: int, *, to_own: bool
 ) -> None:
-    """Make a store's files in an empty folder, of the newest base that is whole and what the log has since.
+    """Build a store's files in an empty folder from the newest intact bootstrap snapshot and the log after it.
 
-    Who is ``to_own`` it must be its last owner. Raises LogTorn when there is none, Fenced, StorageFull and Unavailable.
+    With ``to_own``, this node must be the last owner. Raises Fenced, StorageFull, Unavailable, and ReplicatedLogCorrupt
+    if no snapshot is intact.
     """
-    failed = ReplicatedLogCorrupt(f"store {layout.name!r} has no base in the cluster")
+    failed = ReplicatedLogCorrupt(f"store {layout.name!r} has no snapshot in the cluster")
     for base in reversed(owner.bases):
         try:
             fetch(blobs, base, fresh_folder(folder))
@@ -457,7 +467,7 @@ def fetch_store(
                 journal.close()
         except (NotFound, ReplicatedLogCorrupt, JournalDamaged) as error:
             log.error("base_unusable", store=layout.name, sequence=base.sequence, reason=str(error))
-            failed = ReplicatedLogCorrupt(f"no base of store {layout.name!r} in the cluster is whole: {error}")
+            failed = ReplicatedLogCorrupt(f"no snapshot of store {layout.name!r} in the cluster is intact: {error}")
         else:
             log.info("base_fetched", store=layout.name, sequence=base.sequence)
             return

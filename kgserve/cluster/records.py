@@ -1,8 +1,8 @@
-"""What a replicated log holds: records, each of which names the one before it.
+"""Records of a replicated log, each of which names the position of the previous one.
 
-On the wire a record is a checksum (XXH3 of 64 bits) and a MessagePack array: format, position of the record before,
-kind, epoch, first and last sequence, data. What is too large for one message goes as `part` records, and the last piece
-under the record's own kind; parts whose last piece never came are left out by who reads.
+On the wire, a record is a 64-bit XXH3 checksum and a MessagePack array: format, previous position, kind, epoch, first
+and last sequence, data. Data that exceeds one message is split into `part` records, followed by the last piece under
+the record's own kind. Readers drop parts whose last piece is missing.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from kgserve.platform.codecs import msgpack_decoder
 
 RECORD_FORMAT = 1
 MAX_RECORD_BYTES = 1_000_000
-"""Bytes of data that one message may carry: servers take 1 MiB, unless told otherwise."""
+"""Maximum data bytes per message; NATS servers accept 1 MiB by default."""
 
 Position: TypeAlias = int
-"""Where a record is in its store's log. They rise, and need not be consecutive; 0 is before the first."""
+"""Position of a record in its store's log. Positions rise but need not be consecutive; 0 is before the first record."""
 
 Kind: TypeAlias = Literal["take", "frame", "part"]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry of a store's log: a `frame` of its journal, a `part` of one, or that an owner of ``epoch`` `take`s over.
+    """A record of a store's log: a journal `frame`, a `part` of one, or a `take` that starts an ownership epoch.
 
-    ``first`` and ``last`` are the sequences of a frame's change sets; ``data`` is the frame as the journal has it.
+    A `take` fences off earlier owners. ``first`` and ``last`` are the sequences of a frame's change sets; ``data`` is
+    the frame as stored in the journal.
     """
 
     kind: Kind
@@ -41,7 +42,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Logged(msgspec.Struct, frozen=True):
-    """A record, where it is, and the position of the record before it."""
+    """A record with its position and that of the previous record."""
 
     position: Position
     before: Position
@@ -64,7 +65,7 @@ _decode = msgpack_decoder(_RecordMessage).decode
 
 
 def encode_record(before: Position, record: Record) -> bytes:
-    """The bytes of a record that follows the one at ``before``."""
+    """Return the bytes of a record that follows the one at ``before``."""
     data = _encode(
         _RecordMessage(RECORD_FORMAT, before, record.kind, record.epoch, record.first, record.last, record.data)
     )
@@ -72,31 +73,31 @@ def encode_record(before: Position, record: Record) -> bytes:
 
 
 def decode_record(position: Position, data: bytes) -> Logged:
-    """The record that is at a position. Raises ValueError when its bytes are not those that were written."""
+    """Decode the record at a position. Raises ValueError if its bytes are damaged."""
     body = data[_RECORD_CHECKSUM_STRUCT.size :]
     if len(data) < _RECORD_CHECKSUM_STRUCT.size or _RECORD_CHECKSUM_STRUCT.unpack_from(data)[
         0
     ] != xxhash.xxh3_64_intdigest(body):
-        raise ValueError("its checksum does not fit")
+        raise ValueError("checksum mismatch")
     message = _decode(body)
     if message.format != RECORD_FORMAT:
-        raise ValueError(f"it has format {message.format}, which this version of kgserve does not know")
+        raise ValueError(f"format {message.format} is not supported by this version of kgserve")
     record = Record(message.kind, message.epoch, message.first, message.last, message.data)
     return Logged(position, message.before, record)
 
 
 def check_follows(store: str, after: Position, found: Logged) -> Logged:
-    """A record that was read after another one, which it must name. Raises LogTorn."""
+    """Return a record that was read after another one, which it must name. Raises ReplicatedLogCorrupt."""
     if found.before != after:
         raise ReplicatedLogCorrupt(
-            f"the log of store {store!r} has a hole: after position {after} comes {found.position}, "
+            f"the log of store {store!r} has a gap: position {after} is followed by {found.position}, "
             f"which was written after {found.before}"
         )
     return found
 
 
 def parted(record: Record, most: int = MAX_RECORD_BYTES) -> Iterator[Record]:
-    """A record as pieces of at most ``most`` bytes, to be appended one after the other; itself if it is small."""
+    """Split a record into pieces of at most ``most`` bytes, to be appended in order."""
     data = record.data
     final = max(0, (len(data) - 1) // most * most)
     for start in range(0, final, most):
@@ -105,7 +106,10 @@ def parted(record: Record, most: int = MAX_RECORD_BYTES) -> Iterator[Record]:
 
 
 def joined(found: Iterable[Logged]) -> Iterator[Logged]:
-    """Records as they were before they were `parted`, where their last piece is. What was broken off is left out."""
+    """Reassemble records that were split by `parted`, at the position of their last piece.
+
+    Incomplete ones are dropped.
+    """
     parts: list[Record] = []
     for logged in found:
         record = logged.record

@@ -1,8 +1,8 @@
-"""What nodes of a cluster share beside stores: the record of refusals and acts of administration, and keys.
+"""Audit records and API keys shared by the nodes of a cluster.
 
-Each node ships its own record to the log, where all read it. A node's lines go to a log of their own, in the order of
-its files. Each entry says up to where these were taken, so nothing has to be kept beside it: who goes on, on whatever
-machine, reads the last entry first.
+Each node ships its audit records to a log of its own, which all nodes can read, in the order of its files. Each log
+entry contains the read position in those files. A node that continues, on any machine, reads the last entry first and
+needs no other state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = structlog.get_logger()
 SHARING_INTERVAL_SECONDS = 1.0
 AUDIT_STRETCH_BYTES = 1 << 20
 MAX_AUDIT_STRETCHES = 60
-"""As much as a node's own files hold; what is older is let go of."""
+"""Number of stretches kept in a node's log, about as much as its own files hold; older ones are trimmed."""
 
 
-class _Lines(msgspec.Struct, frozen=True, array_like=True):
-    """An entry: some lines, and the place in the node's files behind them.
+class _AuditLogEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A log entry: some audit lines, and the read position after them in the node's files.
 
-    ``stretches`` are the positions before which stretches of so many bytes begin, oldest first; ``size`` is that of the
-    last of them. A reader begins with one, as it wants few lines or many.
+    ``stretches`` are the positions before which stretches of `AUDIT_STRETCH_BYTES` begin, oldest first; ``size`` is
+    that of the last one in bytes. Readers start at a stretch, depending on how many lines they want.
     """
 
     file: int
@@ -44,26 +44,26 @@ class _Lines(msgspec.Struct, frozen=True, array_like=True):
     lines: bytes
 
 
-class _End(NamedTuple):
-    """Where a log ends, and what its last entry says."""
+class _LogEnd(NamedTuple):
+    """Position and content of a log's last entry."""
 
     position: Position
-    entry: _Lines | None
+    entry: _AuditLogEntry | None
 
 
-_NO_LINES = _Lines(0, 0, (0,), 0, b"")
+_EMPTY_ENTRY = _AuditLogEntry(0, 0, (0,), 0, b"")
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgpack_decoder(_Lines).decode
+_decode = msgpack_decoder(_AuditLogEntry).decode
 
 
 class SharedAudit:
-    """Ships what a node puts on record, in a thread of its own while it is entered."""
+    """Ships a node's audit records to its log, in a thread of its own while entered."""
 
     def __init__(self, logs: Log, node: str, data_dir: Path) -> None:
         self._log = logs
         self._name = _log_of(node)
         self._data_dir = data_dir
-        self._end: _End | None = None
+        self._end: _LogEnd | None = None
         self._mark: tuple[int, int] | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
@@ -77,8 +77,8 @@ class SharedAudit:
         self._thread.join()
 
     def ship(self) -> None:
-        """Append what the files have beyond the log. Raises Unavailable, and LogTorn for a log that was damaged."""
-        if (mark := self._marked()) == self._mark:
+        """Append new audit records to the log. Raises Unavailable, and ReplicatedLogCorrupt if the log is damaged."""
+        if (mark := self._file_state()) == self._mark:
             return
         end = self._end or _end(self._log, self._name)
         self._end = None
@@ -86,18 +86,18 @@ class SharedAudit:
             end = self._append(end, *found)
         self._end, self._mark = end, mark
 
-    def _append(self, end: _End, place: AuditPosition, lines: bytes) -> _End:
-        last = end.entry or _NO_LINES
+    def _append(self, end: _LogEnd, place: AuditPosition, lines: bytes) -> _LogEnd:
+        last = end.entry or _EMPTY_ENTRY
         stretches, size = last.stretches, last.size + len(lines)
         if last.size > AUDIT_STRETCH_BYTES:
             stretches, size = (*stretches, end.position), len(lines)
-        entry = _Lines(*place, stretches[-MAX_AUDIT_STRETCHES:], size, lines)
+        entry = _AuditLogEntry(*place, stretches[-MAX_AUDIT_STRETCHES:], size, lines)
         position = self._log.append(self._name, end.position, Record("frame", 0, data=_encode(entry)))
         if len(stretches) > MAX_AUDIT_STRETCHES:
             self._log.trim(self._name, entry.stretches[0] + 1)
-        return _End(position, entry)
+        return _LogEnd(position, entry)
 
-    def _marked(self) -> tuple[int, int] | None:
+    def _file_state(self) -> tuple[int, int] | None:
         try:
             found = (self._data_dir / AUDIT_FILE).stat()
         except FileNotFoundError:
@@ -111,17 +111,17 @@ class SharedAudit:
             try:
                 self.ship()
             except (Fenced, Unconfirmed):
-                # Whether it was taken says the log's end, which is read anew.
+                # The outcome is unknown; the next attempt reads the end of the log.
                 continue
             except (KgserveError, OSError) as error:
                 log.warning("audit_not_shipped", reason=str(error))
             except Exception:
-                # Whatever it is, the thread must go on.
+                # The thread must survive any error.
                 log.exception("audit_not_shipped")
 
 
 def shared_records(logs: Log, node: str, limit: int) -> list[AuditRecord]:
-    """The newest records of a node that it has shipped, oldest first. Raises Unavailable and LogTorn."""
+    """Return the newest shipped audit records of a node, oldest first. Raises Unavailable and ReplicatedLogCorrupt."""
     name = _log_of(node)
     end = _end(logs, name)
     if end.entry is None:
@@ -132,20 +132,20 @@ def shared_records(logs: Log, node: str, limit: int) -> list[AuditRecord]:
 
 
 def _log_of(node: str) -> str:
-    """No store's name begins so."""
+    """Return the log name of a node's audit records. Store names cannot begin with an underscore."""
     return f"_audit.{node}"
 
 
-def _end(logs: Log, name: str) -> _End:
+def _end(logs: Log, name: str) -> _LogEnd:
     position = logs.end(name)
     if not position:
-        return _End(0, None)
+        return _LogEnd(0, None)
     for found in logs.left(name, position - 1):
-        return _End(found.position, _decode(found.record.data))
+        return _LogEnd(found.position, _decode(found.record.data))
     raise ReplicatedLogCorrupt(f"the last entry of {name!r} is damaged")
 
 
-def _place(entry: _Lines | None) -> AuditPosition | None:
+def _place(entry: _AuditLogEntry | None) -> AuditPosition | None:
     return None if entry is None else AuditPosition(entry.file, entry.to)
 
 
@@ -154,9 +154,9 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class SharedKeys:
-    """What a node's keys.json and the registry know of keys, each of which is to know what the other does.
+    """Two-way synchronization of a node's keys.json with the registry.
 
-    Keys are only added and revoked, so both sides come to the same whoever was first.
+    Keys are only added and revoked, so both sides converge in any order.
     """
 
     def __init__(self, registry: Registry, data_dir: Path) -> None:
@@ -167,7 +167,7 @@ class SharedKeys:
         self._file: tuple[int, int, int] | None = None
 
     def look(self) -> None:
-        """Have each side know the other's keys, where either has changed. Raises Unavailable and KeysDamaged."""
+        """Synchronize both sides if either has changed. Raises Unavailable and KeysDamaged."""
         found = {
             name: each
             for name, each in self._registry.entries(self._seen).items()
@@ -179,12 +179,12 @@ class SharedKeys:
             return
         keys = merge_keys(self._data_dir, [decode_json(each.data, Key) for each in self._held.values()])
         for key in keys:
-            self._tell(_KEY_ENTRY_PREFIX + key.id, _encode_json(key))
+            self._publish(_KEY_ENTRY_PREFIX + key.id, _encode_json(key))
         self._file = self._mark()
 
-    def _tell(self, name: str, data: bytes) -> None:
+    def _publish(self, name: str, data: bytes) -> None:
         held = self._held.get(name, RegistryEntry(b"", 0))
-        # Who was overtaken meets at the next look what the other has told.
+        # If another node was faster, the next call reads what it wrote.
         if held.data != data and (revision := self._registry.put_entry(name, data, held.revision)) is not None:
             self._held[name] = RegistryEntry(data, revision)
 

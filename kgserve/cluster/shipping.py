@@ -1,4 +1,4 @@
-"""The journal of a store whose truth is the replicated log: its files are a copy of that, and never ahead of it."""
+"""Journals of replicated stores: local files are copies of the replicated log, and never ahead of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ShippedPosition(msgspec.Struct, frozen=True):
-    """How far files are a copy of a log: a position in it, and the last sequence up to there.
+    """Position up to which local files are a copy of a log, and the last sequence before it.
 
-    What the log holds up to ``begins`` is of a store that was dropped. What was erased in so many ``erasures`` is not
-    in the files.
+    The log up to ``begins`` belongs to a dropped store. Data of the first ``erasures`` purges is not in the files.
     """
 
     position: Position = 0
@@ -33,19 +32,19 @@ class ShippedPosition(msgspec.Struct, frozen=True):
     erasures: int = 0
 
     def is_outdated(self, owner: Owner) -> bool:
-        """Whether the files are to be gone on with no more."""
+        """Return whether the files are obsolete and must not be continued."""
         return owner.outdates(self.begins, self.position, self.erasures)
 
 
 class Shipping:
-    """What writes to the journal of a store that this node owns: first to the log, then to the files.
+    """Writer of an owned store's journal: it appends to the log first, then to the local files.
 
-    After the first commit that is refused, or of which nobody could say, or that the files did not take, it takes no
-    more: the log has to be taken over anew.
+    After the first commit that is rejected, unconfirmed or not written to the files, it accepts no more. The log then
+    has to be taken over again.
     """
 
     def __init__(self, journal: Journal, log: Log, store: str, epoch: int, reached: ShippedPosition) -> None:
-        """Use `take_over`."""
+        """Create a writer. Use `take_over` instead."""
         self.journal = journal
         self.is_over = False
         self._log = log
@@ -53,10 +52,10 @@ class Shipping:
         self._epoch = epoch
         self._position = reached.position
         self.reached = reached
-        """How far the files are a copy now; replaced as a whole, for any thread."""
+        """Position up to which the files are a copy; replaced atomically, readable from any thread."""
 
     def append(self, changes: list[ChangeSet]) -> None:
-        """Make consecutive change sets durable in the log and in the files, all or none of them.
+        """Make consecutive change sets durable in the log and the local files, all or none.
 
         Raises Fenced, Unconfirmed, StorageFull and Unavailable.
         """
@@ -73,18 +72,21 @@ class Shipping:
             raise
 
     def ship_after(self, sequence: int) -> None:
-        """Give the log what the files alone have: that of a store which was begun without one. Raises as `append`."""
+        """Append frames of the local files to the log, for a store created outside the cluster.
+
+        Raises the errors of `append`.
+        """
         for frame in self.journal.frames(sequence):
             self._ship(frame_bytes(frame), frame.first, frame.last)
         self._reach(self.journal.last)
 
     def note(self) -> None:
-        """Put down how far the files are, so that who opens them next need not compare them. Raises StorageFull."""
+        """Record the position of the files, so that the next open need not compare them. Raises StorageFull."""
         if not self.is_over:
             note_reached(self.journal.folder.parent, self.reached)
 
     def erased(self, erasures: int) -> None:
-        """Something was erased: the files are of afterwards."""
+        """Record that the files reflect a purge."""
         self.reached = msgspec.structs.replace(self.reached, erasures=erasures)
 
     def _reach(self, last: int) -> None:
@@ -96,7 +98,7 @@ class Shipping:
 
 
 def fence(log: Log, store: str, epoch: int) -> Position:
-    """Keep whoever wrote to a store's log from doing so again, whatever is in it; the position of its last record.
+    """Fence off earlier writers of a store's log, whatever it contains, and return the position of its last record.
 
     Raises Unconfirmed and Unavailable.
     """
@@ -108,12 +110,12 @@ def fence(log: Log, store: str, epoch: int) -> Position:
 
 
 def take_over(journal: Journal, log: Log, store: str, owner: Owner) -> Shipping:
-    """Bring a journal's files to the end of the log, and keep whoever wrote to it before from doing so again.
+    """Bring a journal to the end of the log, and fence off earlier writers.
 
-    The files of a store that is ``coming`` are given to the log.
+    The files of a store that is ``coming`` are appended to the log.
 
-    Raises Fenced when the owner of a later epoch was there, LogTorn when the log lacks what the files have or holds
-    something else, CopyTooOld when it no longer goes back as far as they do, Unconfirmed and Unavailable.
+    Raises Unconfirmed, Unavailable, Fenced if an owner of a later epoch took over, ReplicatedLogCorrupt if the log
+    lacks or contradicts local frames, and CopyTooOld if the log was trimmed past the files.
     """
     reached = reached_by(journal, store, owner)
     while True:
@@ -124,7 +126,7 @@ def take_over(journal: Journal, log: Log, store: str, owner: Owner) -> Shipping:
         try:
             position = log.append(store, end, Record("take", owner.epoch))
         except Fenced:
-            # The owner before has just written: that belongs to the store.
+            # The previous owner has just committed; read that, too.
             continue
         reached = msgspec.structs.replace(reached, position=position)
         shipping = Shipping(journal, log, store, owner.epoch, reached)
@@ -135,11 +137,11 @@ def take_over(journal: Journal, log: Log, store: str, owner: Owner) -> Shipping:
 
 
 def require_not_ahead(journal: Journal, store: str, reached: ShippedPosition) -> None:
-    """Raise LogTorn when files hold more than the log that they are a copy of as far as it goes."""
+    """Raise ReplicatedLogCorrupt if the files contain more than the log."""
     if journal.last > reached.sequence:
         raise ReplicatedLogCorrupt(
             f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
-            f"{journal.last}: commits that were durable are missing in the log"
+            f"{journal.last}: durable commits are missing in the log"
         )
 
 
@@ -152,10 +154,10 @@ def copied(
     *,
     durable: bool = True,
 ) -> ShippedPosition:
-    """How far a journal's files are a copy of the log, once they have what was ``found`` in it from there on.
+    """Append the records ``found`` in the log to a journal, and return the new position.
 
-    That is behind its last record as a whole: parts of a next one may be there. If it is not to be ``durable`` at once,
-    the journal is to be synced. Raises as `take_over`; without an ``epoch`` whoever owns the store may have written.
+    The position is that of the last complete record. Unless ``durable``, the caller has to sync the journal. Raises the
+    errors of `take_over`; without ``epoch``, records of any owner are accepted.
     """
     mine = _frames_after(journal, reached.sequence)
     position, sequence = reached.position, reached.sequence
@@ -168,7 +170,7 @@ def copied(
         frame = frame_of(store, logged)
         if frame.first > journal.last + 1:
             raise ReplicatedLogCorrupt(
-                f"the log of store {store!r} goes on with sequence {frame.first} after {journal.last}"
+                f"the log of store {store!r} continues with sequence {frame.first} after {journal.last}"
             )
         if frame.first == journal.last + 1:
             journal.append_frame(logged.record.data, frame.first, frame.last, durable=durable)
@@ -179,9 +181,9 @@ def copied(
 
 
 def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
-    """How many frames a torn log still has, each of which the journal's files have as well, and more.
+    """Return the number of frames that a damaged log still has, if the journal has all of them and more.
 
-    Raises Conflict when they do not, or when the log lacks nothing that they have, and Unavailable.
+    Raises Unavailable, and Conflict if the journal lacks or contradicts any, or has nothing that the log lacks.
     """
     found, end, torn = 0, owner.bases[0].sequence if owner.bases else 0, False
     mine = iter(journal.frames(journal.oldest - 1))
@@ -195,33 +197,33 @@ def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
             continue
         if frame.last > journal.last:
             raise Conflict(
-                f"the files of store {store!r} here end at sequence {journal.last}, and its log has {frame.last}: they "
-                "are not what it lacks; ask the node that served it last"
+                f"the files of store {store!r} here end at sequence {journal.last}, but its log has {frame.last}; "
+                "repair it on the node that served it last"
             )
         found, torn, end = found + 1, torn or frame.first > end + 1, frame.last
         if frame.first >= journal.oldest:
             _compare_with(store, frame, mine)
     if not torn and end >= journal.last:
-        raise Conflict(f"the log of store {store!r} lacks nothing that the files here have")
+        raise Conflict(f"the log of store {store!r} is complete; the files here add nothing to it")
     return found
 
 
 def _compare_with(store: str, frame: Frame, mine: Iterator[Frame]) -> None:
-    """Raise Conflict unless a frame of a log is among the files', which are looked through from where they are."""
+    """Raise Conflict unless a frame of the log is among the remaining frames of the files."""
     same = next((each for each in mine if each.first >= frame.first), None)
     try:
         _compare(store, frame, same)
     except ReplicatedLogCorrupt as error:
-        raise Conflict(f"{error.message}: neither is known to be right") from error
+        raise Conflict(f"{error.message}; it is unknown which of the two is right") from error
 
 
 def _frames_after(journal: Journal, sequence: int) -> Iterator[Frame]:
-    """The files' own frames after a sequence, without those that they let go of, since a snapshot has them."""
+    """Yield the journal's frames after a sequence, except those that a snapshot has replaced."""
     yield from journal.frames(max(sequence, journal.oldest - 1))
 
 
 def frame_of(store: str, logged: Logged) -> Frame:
-    """The frame in a record. Raises LogTorn."""
+    """Return the frame in a record. Raises ReplicatedLogCorrupt."""
     data = logged.record.data
     try:
         return read_frame(BytesIO(data), 0, len(data))
@@ -233,27 +235,25 @@ def frame_of(store: str, logged: Logged) -> Frame:
 
 def _compare(store: str, frame: Frame, mine: Frame | None) -> None:
     if mine is None or (mine.first, mine.payload) != (frame.first, frame.payload):
-        raise ReplicatedLogCorrupt(
-            f"sequence {frame.first} of store {store!r} is another one in the log than on this node"
-        )
+        raise ReplicatedLogCorrupt(f"sequence {frame.first} of store {store!r} differs between the log and this node")
 
 
 def forget_reached(folder: Path) -> None:
-    """Have the files of a store's folder be no copy of a log. Raises OSError."""
+    """Delete the recorded position, so that the files no longer count as a copy of a log. Raises OSError."""
     (folder / LOG_POSITION_FILE).unlink(missing_ok=True)
     sync_folder(folder)
 
 
 def read_reached(folder: Path) -> ShippedPosition | None:
-    """How far the files of a store's folder were a copy when that was last put down, if it ever was."""
+    """Return the recorded position of a store's files, or None."""
     path = folder / LOG_POSITION_FILE
     return decode_json(path.read_bytes(), ShippedPosition) if path.is_file() else None
 
 
 def reached_by(journal: Journal, store: str, owner: Owner) -> ShippedPosition:
-    """How far the files are a copy for certain. If they have lost more than was put down, from the beginning.
+    """Return the position up to which the files are certainly a copy; the beginning if they have lost data since.
 
-    Raises CopyTooOld when the log no longer goes back as far as that.
+    Raises CopyTooOld if the log no longer reaches back that far.
     """
     folder, fresh = journal.folder.parent, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures)
     reached = read_reached(folder) or fresh
@@ -261,11 +261,11 @@ def reached_by(journal: Journal, store: str, owner: Owner) -> ShippedPosition:
         reached = msgspec.structs.replace(fresh, erasures=reached.erasures)
     if reached.is_outdated(owner) and not owner.coming:
         note_reached(folder, ShippedPosition(begins=owner.begins))
-        raise CopyTooOld(f"the files of store {store!r} were lost in part; they are fetched again", retry_after=1)
+        raise CopyTooOld(f"some files of store {store!r} were lost; they are being fetched again", retry_after=1)
     return reached
 
 
 def note_reached(folder: Path, reached: ShippedPosition) -> None:
-    """Put down how far the files of a store's folder are a copy of its log. Raises StorageFull."""
-    with storing("noting how far the log was read"):
+    """Record the position up to which a store's files are a copy of its log. Raises StorageFull."""
+    with storing("recording the log position"):
         write_whole(folder / LOG_POSITION_FILE, _encode(reached))

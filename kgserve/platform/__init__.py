@@ -1,1 +1,1 @@
-"""What every layer uses: errors, codecs, settings, files, access control, metrics."""
+"""Shared foundations: errors, codecs, settings, files, access control and metrics."""

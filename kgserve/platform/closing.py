@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` block."""
+"""Base class for objects closed at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Self
 
 
 class Closing:
-    """A context manager whose end is `close`."""
+    """Context manager that calls `close` on exit."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release all resources."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
-"""JSON and MessagePack into typed values, from any thread.
+"""Thread-safe decoding of JSON and MessagePack into typed values.
 
-msgspec works out what a Struct holds when it is first decoded, and leaves that half done in sight of other threads: one
-that decodes the same Struct at that moment follows a null pointer, and the process is gone (msgspec 0.22). Here one
-thread at a time works out a type, and no value is decoded into a type that is not worked out.
+msgspec analyzes a Struct when it first decodes it, and the half-done analysis is visible to other threads. A thread
+that decodes the same Struct at that moment crashes the process (msgspec 0.22). Here types are analyzed by one thread at
+a time, and a value is only decoded after its type was analyzed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_working_out = threading.RLock()
+_analysis_lock = threading.RLock()
 _VALIDATION_ERROR_PATTERN = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
 _UNKNOWN_FIELD_PATTERN = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 _CHOICES_INTRODUCTIONS = {"Invalid enum value": ": it is one of ", "Object contains unknown": "; there are "}
@@ -36,14 +36,11 @@ _SURROGATES = re.compile(
 
 
 def lone_surrogate(text: bytes) -> str | None:
-    """Say where JSON text has half a surrogate pair, which no Unicode text may hold; None if it has not.
-
-    For texts that could not be decoded.
-    """
+    """Return a message that locates an unpaired surrogate in JSON text that failed to decode, or None."""
     for found in _SURROGATES.finditer(text):
         if found["half"]:
             half = found["half"].decode()
-            return f"holds half a surrogate pair, \\{half} at byte {found.start()}; no text in Unicode may hold that"
+            return f"contains an unpaired surrogate, \\{half} at byte {found.start()}, which is not valid Unicode"
     return None
 
 
@@ -53,8 +50,8 @@ def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]: ...
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]: ...
 @cache
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A decoder of JSON into ``kind``: any type that msgspec takes. The same one each time."""
-    with _working_out:
+    """Return the cached JSON decoder of ``kind``, any type that msgspec accepts."""
+    with _analysis_lock:
         return msgspec.json.Decoder(kind)
 
 
@@ -64,8 +61,8 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]: ...
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...
 @cache
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """A decoder of MessagePack into ``kind``. The same one each time."""
-    with _working_out:
+    """Return the cached MessagePack decoder of ``kind``."""
+    with _analysis_lock:
         return msgspec.msgpack.Decoder(kind)
 
 
@@ -74,7 +71,7 @@ def decode_json(text: bytes | str, kind: type[T]) -> T: ...
 @overload
 def decode_json(text: bytes | str, kind: Any = Any) -> Any: ...
 def decode_json(text: bytes | str, kind: Any = Any) -> Any:
-    """A JSON text as ``kind``. Raises msgspec's DecodeError, or its ValidationError when the value does not fit."""
+    """Decode JSON as ``kind``. Raises msgspec's DecodeError, or ValidationError if the value does not fit."""
     return json_decoder(kind).decode(text)
 
 
@@ -87,30 +84,34 @@ def convert(
     value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None
 ) -> Any: ...
 def convert(value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None) -> Any:
-    """Plain values as ``kind``; when not ``strict``, text is taken for numbers. Raises msgspec's ValidationError."""
+    """Convert plain values to ``kind``; without ``strict``, text is accepted for numbers.
+
+    Raises msgspec's ValidationError.
+    """
     json_decoder(kind)  # which works it out
     return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook)
 
 
 def place_of(error: msgspec.ValidationError, kind: Any) -> FieldError:
-    """Msgspec's message taken apart: ``nodes[0].id`` and what is wrong there. A field it names joins the path.
+    """Return the path and message of a msgspec error, such as ``nodes[0].id`` and what is wrong there.
 
-    ``kind`` is what was to be read; of a value or a field that is none of those that there are, these are told.
+    A field that the message names is added to the path. If a value or field is not one of those that ``kind`` allows,
+    the message lists them.
     """
     found = _VALIDATION_ERROR_PATTERN.fullmatch(str(error))
     message, path = (found["message"], found["path"] or "") if found else (str(error), "")
     path = path.removeprefix("$").removeprefix(".")
     field = _UNKNOWN_FIELD_PATTERN.fullmatch(message)
-    telling = next((words for start, words in _CHOICES_INTRODUCTIONS.items() if message.startswith(start)), None)
-    if telling and (choices := _choices_at(kind, path)):
-        message += f"{telling}{', '.join(map(str, choices))}"
+    introduction = next((words for start, words in _CHOICES_INTRODUCTIONS.items() if message.startswith(start)), None)
+    if introduction and (choices := _choices_at(kind, path)):
+        message += f"{introduction}{', '.join(map(str, choices))}"
     if field is not None:
         path = f"{path}.{field['name']}" if path else field["name"]
     return FieldError(path, message)
 
 
 def kind_of(kind: inspect.Type) -> Any:
-    """The kind itself: without what is said of it, and without null, if one is left then."""
+    """Return a type without metadata, and without null if one type remains."""
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
@@ -120,7 +121,7 @@ def kind_of(kind: inspect.Type) -> Any:
 
 
 def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
-    """The values or fields that ``kind`` takes at a place such as ``nodes[0].mode``; none where any may stand."""
+    """Return the values or fields that ``kind`` allows at a path such as ``nodes[0].mode``; empty if any is allowed."""
     json_decoder(kind)  # which works it out
     found = kind_of(inspect.type_info(kind))
     for step in _JSON_PATH_STEP_PATTERN.findall(path):

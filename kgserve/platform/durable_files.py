@@ -1,4 +1,4 @@
-"""Writing files so that they are whole or absent after a crash."""
+"""Crash-safe file writes: after a crash, a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_PATH_PARTS_BELOW_JOURNAL = 3
 
 
 def named(path: Path) -> str:
-    """A file of a journal as errors name it: from its folder on. Who reads them elsewhere knows the store."""
+    """Return a journal file's path for error messages, starting at the journal folder."""
     last = path.parts[-_MAX_PATH_PARTS_BELOW_JOURNAL:]
     return "/".join(last[last.index(_JOURNAL_FOLDER_NAME) :]) if _JOURNAL_FOLDER_NAME in last else str(path)
 
@@ -39,29 +39,29 @@ def sync_file(path: Path, flags: int = 0) -> None:
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file in one step: written aside, synced, renamed."""
+    """Replace a file atomically: write a temporary file, sync it and rename it."""
     aside = path.with_name(path.name + ".new")
-    _make_way(aside)
+    _set_aside_folder(aside)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    _make_way(path)
+    _set_aside_folder(path)
     aside.rename(path)
     sync_folder(path.parent)
 
 
-def _make_way(path: Path) -> None:
-    """Set aside a folder that is where a file is to be; a file and a link are replaced."""
+def _set_aside_folder(path: Path) -> None:
+    """Set aside a folder that occupies the path of a file; files and links are replaced."""
     if path.is_dir() and not path.is_symlink():
         names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in count())
         path.rename(next(name for name in names if not name.exists()))
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write every byte; `os.write` may stop early."""
+    """Write all bytes; `os.write` may write fewer."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -69,7 +69,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 @contextmanager
 def storing(doing: str) -> Generator[None]:
-    """Raise what an error of the file system means for the caller, StorageFull or Unavailable."""
+    """Convert OSError in the block to StorageFull or Unavailable. ``doing`` completes the message."""
     try:
         yield
     except OSError as error:
@@ -77,7 +77,7 @@ def storing(doing: str) -> Generator[None]:
 
 
 def storage_error(error: OSError, doing: str) -> KgserveError:
-    """What an error of the file system means for the caller."""
+    """Return the error that a file-system error means for the caller."""
     if error.errno in _DISK_FULL_ERRORS:
-        return StorageFull(f"no room on the disk while {doing}; free some space and try again")
-    return Unavailable(f"the file system refused while {doing}: {error.strerror or error}", retry_after=5)
+        return StorageFull(f"the disk is full (while {doing}); free some space and try again")
+    return Unavailable(f"a file operation failed while {doing}: {error.strerror or error}", retry_after=5)

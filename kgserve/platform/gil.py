@@ -1,9 +1,9 @@
-"""Long loops that leave the interpreter to others now and then.
+"""Cooperative yielding of the GIL in long loops.
 
-Whoever wants the interpreter's lock has it taken away after the switch interval, but only from who has not let go of it
-meanwhile. A loop that lets go of it for a moment every 20 to 500 µs, as calls of SQLite, tantivy, numpy and sockets do,
-wakes who waits each time, and has taken it again before they are there; they begin to wait anew, for tenths of a second
-on end. So such a loop rests now and then for as long as it takes to wake up.
+A thread that waits for the GIL can force its release only if the holder has not released it during the switch interval.
+Loops that release it briefly every 20 to 500 µs (SQLite, tantivy, numpy, sockets) wake the waiting threads each time,
+but take it again before they run. They can starve other threads for tenths of a second, so such loops sleep at
+intervals for as long as a thread takes to wake up.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ GIL_YIELD_SECONDS = 0.00005
 
 
 def yield_gil() -> None:
-    """Do nothing for a moment, about 0.1 ms in all."""
+    """Sleep for about 0.1 ms, so that other threads can run."""
     time.sleep(GIL_YIELD_SECONDS)
 
 
 def cooperative(items: Iterable[T]) -> Iterator[T]:
-    """The same items, with a rest after each millisecond."""
+    """Yield the items, pausing after each millisecond."""
     rested = time.perf_counter()
     for item in items:
         yield item
@@ -36,6 +36,6 @@ def cooperative(items: Iterable[T]) -> Iterator[T]:
 MAX_GIL_REST_SECONDS = 1.0
 
 
-def rest_seconds(worked: float, others: int) -> float:
-    """For how long who does much leaves the server to so many others after each part: to each as long as it worked."""
-    return min(worked * others, MAX_GIL_REST_SECONDS)
+def rest_seconds(worked: float, waiting_callers: int) -> float:
+    """Return how long a busy caller pauses after a unit of work: ``worked`` seconds per waiting caller, up to 1 s."""
+    return min(worked * waiting_callers, MAX_GIL_REST_SECONDS)

@@ -1,4 +1,4 @@
-"""Names and addresses of machines."""
+"""Host names and network addresses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PREFIX_BITS = 64
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to ``host``."""
+    """Return whether a server bound to ``host`` is reachable from this machine only."""
     name = host.strip("[]").lower()
     try:
         return ipaddress.ip_address(name).is_loopback
@@ -17,7 +17,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether ``host`` stands for all addresses of a machine, and is none by which others reach it."""
+    """Return whether ``host`` means all addresses of a machine, and so cannot be connected to."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:
@@ -25,7 +25,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: of IPv6, the network that one customer gets."""
+    """Return the network that counts as one client: the address itself, or the /64 network of an IPv6 address."""
     if ":" not in address:
         return address
     try:

@@ -1,6 +1,7 @@
-"""HTTP/1.1 over one socket. Standard library, and little of it, for the editors' bridge.
+"""Minimal HTTP/1.1 client over one socket, for the editors' bridge.
 
-http.client would bring ssl and the email package along: 5 MB in the bridge of every editor.
+Uses little of the standard library: http.client would import ssl and the email package, which adds 5 MB to every
+editor's bridge.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ T = TypeVar("T")
 MAX_RESPONSE_HEAD_BYTES = 1 << 16
 _SOCKET_READ_BYTES = 1 << 16
 _STREAM_END_TIMEOUT_SECONDS = 0.2
-"""Seconds in which a stream that has brought its answer must end for its connection to be used again."""
+"""Time within which an answered stream must end for its connection to be reused."""
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
@@ -27,38 +28,38 @@ EVENT_STREAM_TYPE = "text/event-stream"
 
 
 class NoAnswer(ConnectionError):
-    """The connection ended before the answer did, or what came is no answer of HTTP."""
+    """The connection ended before the response did, or the response is not HTTP."""
 
 
 class Answer:
-    """The head of an answer. The names of ``headers`` are in lower case."""
+    """Head of a response. The names in ``headers`` are in lower case."""
 
     def __init__(self, head: bytes) -> None:
-        """Raises NoAnswer."""
+        """Parse the head. Raises NoAnswer."""
         first, *lines = head.decode("latin-1").split("\r\n")
         version, _, rest = first.partition(" ")
         status, _, self.reason = rest.partition(" ")
         if not version.startswith("HTTP/1.") or not status.isdecimal():
-            raise NoAnswer("this is no HTTP server")
+            raise NoAnswer("not an HTTP server")
         self.status = int(status)
         pairs = (line.partition(":") for line in lines)
         self.headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is an event stream."""
+        """True if the response is an event stream."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower() == EVENT_STREAM_TYPE
 
 
 class ClientConnection:
-    """A connection to a server: one request at a time, and its answer.
+    """Connection to a server, for one request at a time.
 
-    ``on_silence`` is called before each wait: it says how many seconds that may take until it is asked again, and
-    raises when it was long enough. Without it a wait ends with TimeoutError after the seconds that connecting may take.
+    ``on_silence`` is called before each wait. It returns the number of seconds until it is called again, and raises to
+    give up. Without it, a wait ends with TimeoutError after the connection timeout.
     """
 
     def __init__(self, url: str, timeout: float, trust: Callable[[], ssl.SSLContext]) -> None:
-        """Connect, within ``timeout`` seconds. ``trust`` says whom to believe, if it is asked. Raises OSError."""
+        """Connect within ``timeout`` seconds. ``trust`` returns the TLS context for https. Raises OSError."""
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         self._host, self._path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
@@ -74,13 +75,13 @@ class ClientConnection:
         self._rest: Iterator[bytes] = iter(())
 
     def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
-        """Send a request and read the head of its answer. Raises OSError, and what ``on_silence`` raises."""
+        """Send a request and return the head of its response. Raises OSError, and the errors of ``on_silence``."""
         lines = [f"{method} {self._path}{path} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body or b'')}"] if body is not None else []
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         self._whole = False
-        # A server that refuses a body for its size answers and closes before it has read it.
+        # A server that rejects an oversized body responds and closes without reading it.
         with suppress(BrokenPipeError, ConnectionResetError):
             self._send(head + body if body else head)
         self._answer = self._head()
@@ -88,22 +89,22 @@ class ClientConnection:
         return self._answer
 
     def body(self) -> bytes:
-        """The whole answer. Raises OSError."""
+        """Return the whole response body. Raises OSError."""
         return b"".join(self._rest)
 
     def events(self) -> Iterator[bytes]:
-        """The data of each event of a stream that has any. Raises OSError."""
+        """Yield the data of each event of a stream; events without data are skipped. Raises OSError."""
         data: list[bytes] = []
         for line in self._lines():
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
             elif not line:
-                if any(data):  # the first event of an answer has none
+                if any(data):  # the first event of a stream has no data
                     yield b"\n".join(data)
                 data = []
 
     def ends(self) -> bool:
-        """Whether the answer ends here, so that the connection can be used again."""
+        """Return whether the response ends here, so that the connection can be reused."""
         if not self._whole and self._answer is not None:
             self.on_silence = None
             self._timeout = _STREAM_END_TIMEOUT_SECONDS
@@ -114,7 +115,7 @@ class ClientConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is still open: one that can be read has been closed by the server."""
+        """True if the connection is still open. An idle connection that becomes readable was closed by the server."""
         try:
             self._socket.settimeout(0)
             self._socket.recv(1)
@@ -125,23 +126,23 @@ class ClientConnection:
         return False
 
     def abort(self) -> None:
-        """Break it, from whichever thread: only a shutdown wakes the one that reads."""
+        """Shut the connection down from any thread, which wakes a thread that is reading."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         with suppress(OSError):
             self._socket.close()
 
     def _head(self) -> Answer:
         answer = Answer(self._until(b"\r\n\r\n"))
-        while answer.status < 200:  # noqa: PLR2004 - what comes before the answer
+        while answer.status < 200:  # noqa: PLR2004 - informational responses
             answer = Answer(self._until(b"\r\n\r\n"))
         return answer
 
     def _pieces(self, answer: Answer) -> Iterator[bytes]:
-        """The body, as it comes."""
+        """Yield the body as it arrives."""
         if answer.status in {204, 304}:
             pass
         elif answer.headers.get("transfer-encoding", "").lower() == "chunked":
@@ -171,7 +172,7 @@ class ClientConnection:
     def _until(self, mark: bytes) -> bytes:
         while (end := self._buffer.find(mark)) < 0:
             if len(self._buffer) > MAX_RESPONSE_HEAD_BYTES:
-                raise NoAnswer("the head of the answer does not end")
+                raise NoAnswer("the response head is too long")
             self._buffer += self._receive()
         found, self._buffer = self._buffer[:end], self._buffer[end + len(mark) :]
         return found
@@ -188,16 +189,16 @@ class ClientConnection:
     def _send(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[self._patiently(lambda: self._socket.send(rest)) :]  # noqa: B023 - it is called at once
+            rest = rest[self._with_timeout(lambda: self._socket.send(rest)) :]  # noqa: B023 - it is called at once
 
     def _receive(self, *, end: bool = False) -> bytes:
-        """What comes next. Raises NoAnswer when nothing ever will, unless that may be the ``end``."""
-        piece = self._patiently(lambda: self._socket.recv(_SOCKET_READ_BYTES))
+        """Return the next bytes. Raises NoAnswer at the end of the connection, unless ``end`` allows it."""
+        piece = self._with_timeout(lambda: self._socket.recv(_SOCKET_READ_BYTES))
         if not piece and not end:
-            raise NoAnswer("it ended before the answer did")
+            raise NoAnswer("the connection was closed before the response was complete")
         return piece
 
-    def _patiently(self, step: Callable[[], T]) -> T:
+    def _with_timeout(self, step: Callable[[], T]) -> T:
         while True:
             self._socket.settimeout(self.on_silence() if self.on_silence else self._timeout)
             try:
@@ -211,11 +212,11 @@ def _number(text: str, base: int) -> int:
     try:
         return int(text.strip(), base)
     except ValueError:
-        raise NoAnswer("this is no HTTP answer") from None
+        raise NoAnswer("not an HTTP response") from None
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Where no limit ends a wait, these alone notice that the machine at the other end is gone."""
+    """Enable TCP keep-alive, which detects a dead peer where no timeout applies."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():

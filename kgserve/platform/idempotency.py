@@ -1,4 +1,4 @@
-"""Calls that have an id of their own: one whose answer was lost can be made again, and is known to be the same."""
+"""Idempotency keys: a call whose answer was lost can be repeated, and is recognized as the same call."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from typing import NamedTuple
 
 
 class IdempotencyKey(NamedTuple):
-    """A call that may be made again. ``age``: seconds since its caller made it first; 0 when this is the first time."""
+    """Identity of a repeatable call.
+
+    ``age`` is the time in seconds since its first attempt; 0 for the first attempt.
+    """
 
     key: str
     age: float = 0.0
 
     def precedes(self, microseconds: int) -> bool:
-        """Whether it was made before this moment of the server's clock: its caller may have another."""
+        """Return whether the call was first made before this moment of the server's clock, in microseconds.
+
+        The client's clock may differ, so only its own measure of age is used.
+        """
         return time.time() - self.age < microseconds / 1_000_000
 
 
 making: ContextVar[IdempotencyKey | None] = ContextVar("making", default=None)
-"""The call that is being carried out, in the threads that work for it, if it has an id."""
+"""Idempotency key of the current call, in all threads that work for it; None if it has no key."""
 
 
 def is_repeated() -> bool:
-    """Whether the call that is being carried out has been made before."""
+    """Return whether the current call is a repetition."""
     made = making.get()
     return made is not None and made.age > 0
 
@@ -34,16 +40,16 @@ _ID_NAMESPACE = uuid.UUID("8e6f7c1c-52b4-4c57-9d0e-6f5b7d0c3a11")
 
 
 def new_id(place: int = 0) -> str:
-    """The id of a node that is to be made: always the same for the same place of the same call, otherwise random.
+    """Return a node id: the same for the same ``place`` within the same idempotent call, random otherwise.
 
-    So a call that is made again meets the node that it has made, also after the server was killed in between.
+    A repeated call therefore finds the node that it created, even after the server was killed in between.
     """
     made = making.get()
     return str(uuid.uuid4() if made is None else uuid.uuid5(_ID_NAMESPACE, f"{made.key} {place}"))
 
 
 def ordered_id(place: int = 0) -> str:
-    """As `new_id`, of the time when it is made: later ids sort behind earlier ones (UUID version 7, RFC 9562)."""
+    """Return an id like `new_id` that sorts by creation time (UUID version 7, RFC 9562)."""
     if making.get() is not None:
         return new_id(place)
     bits = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(76)

@@ -1,4 +1,4 @@
-"""What a process of a server settles before it imports the rest: a fifth of what its start takes."""
+"""Import settings that shorten the start of a server process; must run before other imports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from importlib import import_module
 
 
 def import_lightly() -> None:
-    """Have numpy begin no threads, which spin for 30 ms when it is imported, and structlog do without rich.
+    """Import structlog without rich, and keep numpy from starting threads.
 
-    Neither is used: vectors are multiplied by one thread, and rows of the log are never coloured by rich. Who sets
-    `OPENBLAS_NUM_THREADS` keeps it.
+    Neither is needed: vectors are multiplied in one thread, and log lines are not rendered by rich. An existing value
+    of `OPENBLAS_NUM_THREADS` is kept.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # noqa: TID251 - it is set for numpy, and no setting of ours
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # noqa: TID251 - numpy's variable, not a setting of kgserve
     before = sys.modules.get("rich")
-    sys.modules["rich"] = None  # type: ignore[assignment]  # taken for one that is not installed, as `import` wants it
+    sys.modules["rich"] = None  # type: ignore[assignment]  # makes `import rich` fail as if not installed
     try:
         import_module("structlog")
     finally:

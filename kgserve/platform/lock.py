@@ -1,4 +1,4 @@
-"""One server per data folder: the lock, and the file that tells local clients where it is."""
+"""Lock of a data folder, held by one server at a time, and the file through which local clients find it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = structlog.get_logger()
 
 
 class DataFolderLock:
-    """Held for as long as a process uses a data folder, which is closed to other users then.
+    """Exclusive lock of a data folder. Acquiring it also removes other users' access to the folder.
 
-    ``mended``: what was open to them.
+    ``mended`` lists the files whose permissions were corrected.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -32,7 +32,7 @@ class DataFolderLock:
         self.mended = Mended(0, [])
 
     def acquire(self) -> None:
-        """Take the lock. Raises Conflict naming the process that has it."""
+        """Acquire the lock. Raises Conflict naming the process that holds it."""
         private_folder(self._data_dir)
         make_way(self._data_dir / SERVER_LOCK_FILE)
         descriptor = os.open(self._data_dir / SERVER_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -43,20 +43,20 @@ class DataFolderLock:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
-        self._close_to_others()
+        self._restrict_permissions()
 
     def publish(self, url: str, token: str, certificate: str | None = None) -> None:
-        """Write server.json, readable by this user alone."""
+        """Write server.json, readable by this user only."""
         self._published = DiscoveredServer(url, token, certificate, os.getpid(), __version__)
         self._write()
 
     def tend(self, *, in_use: bool) -> None:
-        """See that server.json is there, written anew if it was lost, and as old as the server's last use. Blocks."""
+        """Restore server.json if it was lost, and update its time while the server is in use. Blocks."""
         if self._published is None:
             return
         found = read(self._data_dir)
         if found is None or found.pid != self._published.pid:
-            log.warning("server_file_lost", path=str(self._data_dir / SERVER_FILE), consequence="it is written anew")
+            log.warning("server_file_lost", path=str(self._data_dir / SERVER_FILE), consequence="it is written again")
             self._write()
         elif in_use:
             os.utime(self._data_dir / SERVER_FILE)
@@ -66,7 +66,7 @@ class DataFolderLock:
             write_whole(self._data_dir / SERVER_FILE, encode(self._published), mode=0o600)
 
     def release(self) -> None:
-        """Give the lock back and remove server.json."""
+        """Release the lock and remove server.json."""
         if self._descriptor < 0:
             return
         self._published = None
@@ -82,8 +82,8 @@ class DataFolderLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _close_to_others(self) -> None:
-        """Folders from before were open to every user of the machine, and so are those that somebody made by hand."""
+    def _restrict_permissions(self) -> None:
+        """Restrict permissions: folders of older versions, or created by hand, may be readable by every user."""
         self.mended = close_data_folder(self._data_dir)
         if self.mended.closed:
             log.warning("data_folder_closed_to_others", path=str(self._data_dir), were_open=self.mended.closed)
@@ -93,12 +93,12 @@ class DataFolderLock:
     def _held_by(self, holder: int | None) -> str:
         found = read(self._data_dir)
         where = f" at {found.url}" if found is not None and found.pid == holder else ""
-        who = holder or "unknown"
-        return f"{self._data_dir} is in use by process {who}{where}; stop it or choose another --data folder"
+        process = holder or "unknown"
+        return f"{self._data_dir} is in use by process {process}{where}; stop it or choose another --data folder"
 
 
 def _lock(descriptor: int, tries: int = 10) -> bool:
-    """Take the lock. Clients that look whether it is held hold it for a moment themselves."""
+    """Try to take the lock, with retries, since clients hold it briefly to test whether it is held."""
     for _ in range(tries):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

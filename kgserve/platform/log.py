@@ -1,12 +1,11 @@
-"""Log lines: one event per line on standard error, as JSON or for a terminal.
+"""Logging: one event per line on standard error, as JSON or for a terminal.
 
-Modules write ``log = structlog.get_logger()`` and ``log.info("store_opened", store=name)``. What is bound with
-``structlog.contextvars``, the request id above all, appears in every line of that request, worker threads included.
-Lines of the standard library's ``logging`` (the HTTP server's) take the same way out.
+Modules write ``log = structlog.get_logger()`` and ``log.info("store_opened", store=name)``. Values bound with
+``structlog.contextvars``, such as the request id, appear in every line of that request, including worker threads. Lines
+of the standard library's ``logging`` are formatted the same way.
 
-The line of each request has a shorter way to the same place: `request` fills in a template that was rendered once, and
-such lines wait for others, up to 20 ms, because a call of the system for each costs more than the line. They never wait
-behind a line that came later, nor at the end of the process, unless it is killed.
+Access log lines take a faster path: `request` fills a pre-rendered template, and lines are written in batches after at
+most 20 ms. They keep their order relative to other lines, and are flushed at exit.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def configure(format_: LogFormat, level: LogLevel) -> None:
-    """Send lines of at least ``level`` to standard error; calling it again replaces what was set before."""
-    global _short  # noqa: PLW0603 - as structlog's own configuration, it is the process's
+    """Send log lines of at least ``level`` to standard error, replacing an earlier configuration."""
+    global _short  # noqa: PLW0603 - global to the process, like structlog's configuration
     flush()
-    output = _Output(sys.stderr)
+    output = _BufferedStream(sys.stderr)
     number = logging.getLevelNamesMapping()[level.upper()]
     shared, last = _shared(), _last(format_)
     structlog.configure(
@@ -60,33 +59,33 @@ def configure(format_: LogFormat, level: LogLevel) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
-    _short = _ShortWay.to(output, last[-1], format_, shown=number <= logging.INFO)
+    _short = _AccessLogTemplate.to(output, last[-1], format_, shown=number <= logging.INFO)
 
 
 class Who(NamedTuple):
-    """Whose request it was: the name of the key, or what stands for one, and the client's address."""
+    """Caller of a request: the name of its key or a substitute, and the client's address."""
 
     caller: str
     address: str
 
 
 def request(request_id: str, who: Who, method: str, path: str, status: int | None, ms: float, sent: int) -> None:
-    """The line of a request that is over; ``sent`` are bytes of the answer.
+    """Log a finished request; ``sent`` is the size of the response in bytes.
 
-    It is written as structlog would, and by structlog when that was configured elsewhere.
+    The line equals structlog's output, and is written by structlog if that was configured elsewhere.
     """
-    way = _short
-    if way is None or status is None or structlog.get_config()["processors"][-1] is not way.last:
+    template = _short
+    if template is None or status is None or structlog.get_config()["processors"][-1] is not template.last:
         of = {"caller": who.caller, "address": who.address}
         _log.info("request", method=method, path=path, **of, status=status, ms=ms, bytes=sent)
-    elif way.shown:
+    elif template.shown:
         now = datetime.now(UTC).isoformat()[:-6]
-        named = map(way.quoted, (path, who.caller, who.address))
-        way.output.add(way.line(now, request_id, method, *named, status, ms, sent))
+        named = map(template.quoted, (path, who.caller, who.address))
+        template.output.add(template.line(now, request_id, method, *named, status, ms, sent))
 
 
 def json_line(event: str, **fields: object) -> str:
-    """A line as the log has it in JSON, at the level info: for whom it concerns whatever level is shown."""
+    """Return a log line as JSON at level info, regardless of the configured level."""
     line: Any = {**fields, "event": event}
     for processor in (*_shared(), *_last("json")):
         line = processor(None, "info", line)
@@ -94,18 +93,18 @@ def json_line(event: str, **fields: object) -> str:
 
 
 def masked(text: str) -> str:
-    """A text in which of every key only the prefix is left, fit for a log."""
+    """Return the text with API keys reduced to their prefixes."""
     return _SECRET_PATTERN.sub(r"\1_…", text) if "kgs_" in text else text
 
 
 def flush() -> None:
-    """Write what waits to be written."""
+    """Write all buffered lines."""
     if _short is not None:
         _short.output.catch_up()
 
 
-class _Output:
-    """A stream to which lines may be written at once, or soon."""
+class _BufferedStream:
+    """Stream whose lines are written at once or in batches."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -114,14 +113,14 @@ class _Output:
         self.flush = stream.flush
 
     def write(self, text: str) -> None:
-        """Write behind what waits."""
+        """Write text after all buffered lines."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._stream.write("".join(waiting) + text)
             self._stream.flush()
 
     def add(self, line: str) -> None:
-        """Write this line, and others that come meanwhile, a little later. For the thread of an event loop."""
+        """Buffer a line, to be written shortly. For the thread of an event loop."""
         with self._lock:
             self._waiting.append(line)
             alone = len(self._waiting) == 1
@@ -129,41 +128,41 @@ class _Output:
             asyncio.get_running_loop().call_later(LOG_FLUSH_DELAY_SECONDS, self.catch_up)
 
     def catch_up(self) -> None:
-        """Write what waits, if the stream still takes it: nobody is there to be told otherwise."""
+        """Write buffered lines, ignoring errors of a closed stream."""
         with suppress(OSError, ValueError):
             self.write("")
 
 
-class _ShortWay(NamedTuple):
-    """How the line of a request is written: ``last`` is the processor that would render it."""
+class _AccessLogTemplate(NamedTuple):
+    """Template for access log lines; ``last`` is the processor that would render them."""
 
-    output: _Output
+    output: _BufferedStream
     last: Processor
     shown: bool
     line: Callable[..., str]
     quoted: Callable[[str], str]
 
     @classmethod
-    def to(cls, output: _Output, last: Processor, format_: LogFormat, *, shown: bool) -> _ShortWay:
+    def to(cls, output: _BufferedStream, last: Processor, format_: LogFormat, *, shown: bool) -> _AccessLogTemplate:
         marks = {"method": "@2", "path": "@3", "caller": "@4", "address": "@5", "status": "@6", "ms": "@7"}
         marks |= {"bytes": "@8", "event": "request", "request_id": "@1", "level": "info", "timestamp": "@0Z"}
         text = str(last(None, "info", marks)).replace("{", "{{").replace("}", "}}")
         for place in range(3, 9):
-            text = text.replace(f'"@{place}"', f"@{place}")  # numbers, and texts that come with their own quotes
+            text = text.replace(f'"@{place}"', f"@{place}")  # numbers, and texts that are already quoted
         for place in range(9):
             text = text.replace(f"@{place}", f"{{{place}}}")
         quoted = encode_basestring_ascii if format_ == "json" else _for_terminal
         return cls(output, last, shown, f"{text}\n".format, quoted)
 
 
-_short: _ShortWay | None = None
+_short: _AccessLogTemplate | None = None
 atexit.register(flush)
 
 _NEEDS_QUOTES_PATTERN = re.compile("[ \t=\r\n\"']")
 
 
 def _for_terminal(text: str) -> str:
-    """As structlog's ConsoleRenderer shows a text among a line's fields."""
+    """Quote a field as structlog's ConsoleRenderer does."""
     return repr(text) if _NEEDS_QUOTES_PATTERN.search(text) else text
 
 
@@ -178,6 +177,6 @@ def _shared() -> list[Processor]:
 def _last(format_: LogFormat) -> list[Processor]:
     if format_ == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
-    # The default would print the local variables of every frame: slow, and full of callers' data.
+    # The default prints local variables of every frame, which is slow and exposes callers' data.
     plain = structlog.dev.plain_traceback
     return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]

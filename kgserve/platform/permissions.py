@@ -1,7 +1,7 @@
-"""Who may read what kgserve writes: the user that it runs as, and nobody else. Standard library only, for the bridge.
+"""File permissions: only the user that kgserve runs as may read what it writes. Standard library only.
 
-Folders are made for this user alone wherever they are made, and files in the processes that are kgserve's own. A
-library may not change the umask of its host; there the closed folder keeps others from the files in it.
+Folders are always created for this user only, files only in kgserve's own processes. A library must not change the
+umask of its host process; there the closed folder protects the files in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 GROUP_AND_OTHERS_MODE = 0o077
-"""The bits of a mode that let in others than the owner."""
+"""Permission bits of group and others."""
 
 _DATA_FOLDER_ENTRY_PATTERN = re.compile(
     r".+_memory|models|\.dropped-.+|\.ready|(server|launch|keys)\.(lock|json)(\.new)?|(server|audit)\.log(\.\d+)?|\.keys-.+"
@@ -25,20 +25,20 @@ _IGNORED_ENTRIES = {"lost+found"}
 
 
 class Mended(NamedTuple):
-    """How many files and folders were open to others and are so no longer, and which ones could not be closed."""
+    """Number of files and folders whose permissions were restricted, and those where that failed."""
 
     closed: int
     still_open: list[Path]
 
     @property
     def none(self) -> bool:
-        """Whether nothing was open."""
+        """True if all permissions were correct."""
         return not self.closed and not self.still_open
 
 
 @contextmanager
 def private_files() -> Generator[None]:
-    """Make files for this user alone inside the block, whatever the process's umask is. Also a decorator."""
+    """Create files for this user only within the block, whatever the process's umask is. Also a decorator."""
     before = os.umask(GROUP_AND_OTHERS_MODE)
     try:
         yield
@@ -47,7 +47,7 @@ def private_files() -> Generator[None]:
 
 
 def make_way(path: Path) -> Path | None:
-    """Rename a folder, or a link that leads nowhere, that is in the place of a file; return its new path, if any.
+    """Rename a folder or broken link that occupies the path of a file, and return its new path, if any.
 
     Raises OSError.
     """
@@ -60,19 +60,22 @@ def make_way(path: Path) -> Path | None:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone; one that is there stays as it is."""
+    """Create a folder and its missing parents for this user only. An existing folder is unchanged."""
     if not path.parent.exists():
         private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
 def close_folder(path: Path, *, whole: bool = False) -> Mended:
-    """Close a folder and what is in it to others. What a closed folder holds is looked at only when ``whole``."""
+    """Remove other users' access to a folder and its contents. Without ``whole``, closed subfolders are skipped."""
     return _mended(_closing(path, whole=whole))
 
 
 def close_data_folder(path: Path, *, whole: bool = False) -> Mended:
-    """The same for a data folder. If it holds more than kgserve's, only what is kgserve's is closed, each by itself."""
+    """Remove other users' access to a data folder.
+
+    If it holds foreign files, only kgserve's own entries are changed.
+    """
     if not whole and not _is_open(path):
         return Mended(0, [])
     with os.scandir(path) as entries:
@@ -93,7 +96,10 @@ def _mended(outcomes: Iterable[tuple[Path, bool]]) -> Mended:
 
 
 def _closing(path: Path, *, whole: bool) -> Iterator[tuple[Path, bool]]:
-    """Everything at and below ``path`` that was open, and whether it could be closed. Links are not followed."""
+    """Yield everything at and below ``path`` that was accessible, and whether that was corrected.
+
+    Links are not followed.
+    """
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):

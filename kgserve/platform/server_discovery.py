@@ -1,11 +1,11 @@
-"""One way to a server: finding the one of a data folder, starting it, and how a client speaks with it and believes it.
+"""Server discovery: finding the server of a data folder, starting it, and connecting to it securely.
 
-Standard library only: the editors' bridge starts with this. Two files of a data folder speak of its server:
-``server.lock`` is locked for as long as a process has the folder, and names it; ``server.json`` is there once that
-process accepts connections.
+Standard library only, since the editors' bridge starts with this module. Two files of a data folder describe its
+server. ``server.lock`` is locked while a process uses the folder, and contains its process id. ``server.json`` exists
+once that process accepts connections.
 
-However many processes ask for a server at once, one comes of it: whoever starts it holds ``launch.lock`` until it
-answers, and the others find it then. It runs in a session of its own and outlives the process that started it.
+Concurrent requests for a server start only one: the starting process holds ``launch.lock`` until the server responds,
+and the others then find it. The server runs in its own session and outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ SERVER_FILE = "server.json"
 LAUNCH_LOCK_FILE = "launch.lock"
 LOG_FILE = "server.log"
 MAX_LOG_BYTES = 1 << 20
-"""Bytes of a log from which on the next start begins a new one; the one before is kept as server.log.1."""
+"""Size above which the next start rotates server.log; the previous log is kept as server.log.1."""
 
 UNKNOWN_PID = 0
-"""The holder's process id while it has the lock and has not written its own yet."""
+"""Process id of a lock holder that has not written its own yet."""
 
 LAUNCH_TIMEOUT_SECONDS = 30.0
-"""Seconds that a server may take until it answers; one that is stopping takes up to 20 to be gone."""
+"""Time that a server may take to respond; a server that is stopping takes up to 20 s to exit."""
 
 DEFAULT_DATA = "kgserve-data"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = "8080"
 
 TOOL_CALL_TIMEOUT_SECONDS = 60.0
-"""Seconds that the bridge waits for a tool without being told otherwise."""
+"""Default time that the bridge waits for a tool."""
 
 LAUNCHED_IDLE_SECONDS = 86_400
-"""Seconds without use after which a server ends that was started here; one that a person starts goes on for ever."""
+"""Idle time after which an automatically started server exits; one started by a person runs until stopped."""
 
 REPLACEABLE_IDLE_SECONDS = 60.0
-"""Seconds without use after which an older server may be replaced. server.json is as old as the last use."""
+"""Idle time after which an older server may be replaced. The last use is the modification time of server.json."""
 
 STOP_TIMEOUT_SECONDS = 30.0
-"""Seconds that a server may take to end; it takes 20 at most by itself."""
+"""Time that a server may take to exit; a regular shutdown takes at most 20 s."""
 
 _UNAVAILABLE = 503
 _MAX_KILLS = 2
@@ -72,10 +72,10 @@ _WILDCARD_ADDRESSES = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - 
 
 
 class DiscoveredServer(NamedTuple):
-    """Where a server is, and the token that local clients send it.
+    """Address of a server, and the token that local clients send.
 
-    ``certificate`` is the one that it shows, as PEM, when that is known; ``pid`` and ``version`` are those of one found
-    by its data folder.
+    ``certificate`` is the server's certificate as PEM, if known. ``pid`` and ``version`` are those of a server found by
+    its data folder.
     """
 
     url: str
@@ -86,31 +86,31 @@ class DiscoveredServer(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request carries."""
+        """Headers for each request."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def with_key(self, key: str | None) -> DiscoveredServer:
-        """The same, with ``key`` sent instead of its token, if there is one."""
+        """Return a copy that sends ``key`` instead of its token, if a key is given."""
         return self._replace(token=key) if key else self
 
 
 class LaunchFailed(Exception):
-    """No server could be had. ``str(error)`` is for the person who asked."""
+    """No server could be started or reached. ``str(error)`` is a message for the user."""
 
 
 def data_folder(given: str | None = None) -> Path:
-    """The absolute data folder: ``given``, else KGSERVE_DATA_DIR, else kgserve-data in the working directory."""
+    """Return the absolute data folder: ``given``, else KGSERVE_DATA_DIR, else kgserve-data in the working directory."""
     chosen = given or os.environ.get("KGSERVE_DATA_DIR") or DEFAULT_DATA
     return Path(chosen).expanduser().absolute()
 
 
 def chosen_key(given: str | None = None) -> str | None:
-    """The key to send: ``given``, else KGSERVE_KEY, else none."""
+    """Return the key to send: ``given``, else KGSERVE_KEY, else None."""
     return given or os.environ.get("KGSERVE_KEY") or None
 
 
 def wishes(store: str | None, tools: str | None, answers: str | None) -> dict[str, str]:
-    """What an editor asks for, as headers: the given, else KGSERVE_TOOLS and KGSERVE_ANSWERS."""
+    """Return headers for an editor's preferences: the given values, else KGSERVE_TOOLS and KGSERVE_ANSWERS."""
     named = {
         "Kgserve-Store": store,
         "Kgserve-Tools": tools or os.environ.get("KGSERVE_TOOLS"),
@@ -120,12 +120,15 @@ def wishes(store: str | None, tools: str | None, answers: str | None) -> dict[st
 
 
 def chosen_timeout(given: float | str | None = None) -> float:
-    """Seconds that a call may take: ``given``, else KGSERVE_CALL_TIMEOUT, else the default; no time counts as none."""
+    """Return the timeout of a call in seconds: ``given``, else KGSERVE_CALL_TIMEOUT, else the default.
+
+    Values that are not valid times are ignored.
+    """
     return seconds_of(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or TOOL_CALL_TIMEOUT_SECONDS
 
 
 def seconds_of(text: float | str) -> float | None:
-    """A finite time above 0, if it is one."""
+    """Return a finite positive number of seconds, or None."""
     with suppress(ValueError):
         seconds = float(text)
         return seconds if 0 < seconds < float("inf") else None
@@ -133,7 +136,7 @@ def seconds_of(text: float | str) -> float | None:
 
 
 def find(data_dir: Path) -> DiscoveredServer | None:
-    """The server that has the data folder and has begun to accept connections, if there is one."""
+    """Return the server of the data folder if it accepts connections, or None."""
     found = read(data_dir)
     if found is None or holder(data_dir) != found.pid:
         return None
@@ -141,7 +144,7 @@ def find(data_dir: Path) -> DiscoveredServer | None:
 
 
 def at(url: str, data_dir: Path) -> DiscoveredServer:
-    """The server at ``url``; of the one that serves the data folder, token and certificate are known."""
+    """Return the server at ``url``; token and certificate are filled in if it serves the data folder."""
     found = find(data_dir)
     if found is None or _host_and_port(found.url) != _host_and_port(url):
         return DiscoveredServer(url.rstrip("/"))
@@ -149,25 +152,28 @@ def at(url: str, data_dir: Path) -> DiscoveredServer:
 
 
 def configured(host: str, port: int, *, tls: bool) -> DiscoveredServer:
-    """The server that listens on this address, if one does."""
+    """Return the server expected to listen on this address."""
     return DiscoveredServer(reachable(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"))
 
 
 def ensure(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECONDS) -> DiscoveredServer:
-    """A server of the data folder that answers, started if none runs. Raises LaunchFailed after ``patience`` seconds.
+    """Return a responding server of the data folder, started if necessary.
 
-    A server that is starting or stopping is waited for.
+    Raises LaunchFailed after ``patience`` seconds. Waits for a server that is starting or stopping.
     """
     found = find(data_dir)
     deadline = time.monotonic() + patience
     if found is not None and _answers_or_hangs(found, patience):
         return found
     with _launch_lock(data_dir, deadline):
-        return _Launch(data_dir, deadline).run()
+        return _LaunchAttempt(data_dir, deadline).run()
 
 
 def answers(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT_SECONDS) -> bool:
-    """Whether the server accepts connections and is ready for work, or at least for reading, in at most 4 seconds."""
+    """Return whether the server accepts connections and is ready for work, or at least for reads.
+
+    Takes at most 4 seconds.
+    """
     try:
         return _is_ready(server, patience)
     except TimeoutError:
@@ -175,7 +181,10 @@ def answers(server: DiscoveredServer, patience: float = _ANSWER_TIMEOUT_SECONDS)
 
 
 def is_alive(server: DiscoveredServer, patience: float) -> bool:
-    """Whether the server answers anything at all within so many seconds. One that is gone does not hang: True."""
+    """Return whether the server responds at all within ``patience`` seconds.
+
+    Returns True for a server that has exited.
+    """
     try:
         with closing(open_connection(server, patience)) as connection:
             connection.request("GET", "/health", {})
@@ -187,29 +196,31 @@ def is_alive(server: DiscoveredServer, patience: float) -> bool:
 
 
 def open_connection(server: DiscoveredServer, timeout: float) -> ClientConnection:
-    """A connection to it. ``timeout`` is in seconds. Raises OSError."""
+    """Open a connection to a server; ``timeout`` is in seconds. Raises OSError."""
     return ClientConnection(server.url, timeout, lambda: trust(server.certificate))
 
 
 def why_silent(server: DiscoveredServer) -> str:
-    """What to tell about a server that accepts connections and says nothing."""
-    who = f"the server at {server.url}" + (f" (process {server.pid})" if server.pid else "")
+    """Return a message about a server that accepts connections but does not respond."""
+    subject = f"the server at {server.url}" + (f" (process {server.pid})" if server.pid else "")
     if server.pid is None:
-        return f"{who} does not answer: it hangs"
+        return f"{subject} accepts connections but does not respond"
     if _state(server.pid) == "T":
-        return f"{who} does not answer: a signal has stopped it; `kill -CONT {server.pid}` lets it go on"
-    return f"{who} does not answer: it hangs; `kgserve stop --force` ends it, and the next call starts another"
+        return f"{subject} does not respond: a signal has suspended it; resume it with `kill -CONT {server.pid}`"
+    return (
+        f"{subject} hangs and does not respond; stop it with `kgserve stop --force`, and the next call starts another"
+    )
 
 
 def _state(process: int) -> str:
-    """The letter that the system has for what a process does; empty where it says nothing."""
+    """Return the state letter of a process in /proc, or ""."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
     return ""
 
 
 def _is_ready(server: DiscoveredServer, patience: float) -> bool:
-    """As `answers`, but raises TimeoutError when it says nothing."""
+    """Return the same as `answers`, but raise TimeoutError if the server does not respond."""
     try:
         with closing(open_connection(server, min(patience, _ANSWER_TIMEOUT_SECONDS))) as connection:
             return connection.request("GET", "/ready", {}).status != _UNAVAILABLE
@@ -220,7 +231,7 @@ def _is_ready(server: DiscoveredServer, patience: float) -> bool:
 
 
 def _answers_or_hangs(server: DiscoveredServer, patience: float) -> bool:
-    """As `answers`. Raises LaunchFailed for one that hangs: nobody else can have the folder while it does."""
+    """Return the same as `answers`, but raise LaunchFailed for a hanging server, which blocks the folder."""
     try:
         return _is_ready(server, patience)
     except TimeoutError:
@@ -228,17 +239,17 @@ def _answers_or_hangs(server: DiscoveredServer, patience: float) -> bool:
 
 
 def trust(certificate: str | None) -> ssl.SSLContext:
-    """Whom a client believes: the server with this very certificate, whatever names are in it; or as usual.
+    """Return a TLS context that trusts exactly this server certificate, whatever its names.
 
-    An empty text is nobody's certificate.
+    None uses the system's defaults. An empty text trusts no certificate.
     """
-    import ssl  # noqa: PLC0415 - it is large, and the bridge mostly does without
+    import ssl  # noqa: PLC0415 - large, and rarely needed by the bridge
 
     if certificate is None:
         return ssl.create_default_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    # Otherwise only a certificate that signed itself could be believed on its own.
+    # Otherwise only a self-signed certificate could be trusted without its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if certificate:
         context.load_verify_locations(cadata=certificate)
@@ -246,7 +257,7 @@ def trust(certificate: str | None) -> ssl.SSLContext:
 
 
 def reachable(url: str) -> str:
-    """``url`` without a trailing slash, and with a host to connect to where the server listens on every address."""
+    """Return ``url`` without a trailing slash, with wildcard hosts replaced by a loopback address."""
     parts = urlsplit(url.rstrip("/"))
     host, colon, port = parts.netloc.rpartition(":")
     return parts._replace(netloc=f"{_WILDCARD_ADDRESSES.get(host, host)}{colon}{port}").geturl()
@@ -258,7 +269,7 @@ def _host_and_port(url: str) -> tuple[str | None, int]:
 
 
 def encode(server: DiscoveredServer) -> bytes:
-    """The content of server.json."""
+    """Return the content of server.json."""
     names = ("pid", "version", "url", "token", "certificate")
     given = {name: getattr(server, name) for name in names}
     return json.dumps(
@@ -267,7 +278,7 @@ def encode(server: DiscoveredServer) -> bytes:
 
 
 def read(data_dir: Path) -> DiscoveredServer | None:
-    """What server.json says, whether or not the process that wrote it is still there; None when it cannot be read."""
+    """Return the content of server.json even if its process has exited, or None if it cannot be read."""
     try:
         given: object = json.loads((data_dir / SERVER_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -284,7 +295,10 @@ def read(data_dir: Path) -> DiscoveredServer | None:
 
 
 def holder(data_dir: Path) -> int | None:
-    """The process that has the data folder, UNNAMED when it has not said which it is; None when nobody has it."""
+    """Return the id of the process that holds the data folder, or None.
+
+    Returns UNKNOWN_PID while the holder has not written its id yet.
+    """
     try:
         descriptor = os.open(data_dir / SERVER_LOCK_FILE, os.O_RDWR)
     except OSError:
@@ -299,13 +313,13 @@ def holder(data_dir: Path) -> int | None:
 
 
 def named_in(descriptor: int) -> int | None:
-    """The process id that stands in the lock file."""
+    """Return the process id in the lock file, or None."""
     text = os.read(descriptor, 32).decode(errors="replace").strip()
     return int(text) if text.isdecimal() else None
 
 
-class _Launch:
-    """One attempt to have a server, by the process that holds the launch lock."""
+class _LaunchAttempt:
+    """Attempt to start a server, by the process that holds the launch lock."""
 
     def __init__(self, data_dir: Path, deadline: float) -> None:
         self._data_dir = data_dir
@@ -318,14 +332,14 @@ class _Launch:
         delay = _FIRST_POLL_SECONDS
         while (left := self._deadline - time.monotonic()) > 0:
             found = find(self._data_dir)
-            # One that was started just now may be slow; any other that says nothing hangs.
+            # A server started just now may be slow; any other silent server hangs.
             answering = answers if self._child is not None else _answers_or_hangs
             if found is not None and answering(found, left):
                 return found
             self._start_or_look()
             time.sleep(delay)
             delay = min(delay * 1.3, _MAX_POLL_SECONDS)
-        raise LaunchFailed(self._out_of_patience())
+        raise LaunchFailed(self._timeout_message())
 
     def _start_or_look(self) -> None:
         if self._child is not None and self._child.returncode is not None:
@@ -334,34 +348,34 @@ class _Launch:
             self._child = _start(self._data_dir, any_port=self._any_port)
 
     def _check_exit(self, code: int) -> None:
-        """The server that was started has ended: another one was quicker, its port is gone, or it cannot start."""
+        """Handle the exit of the started server: another was faster, its port was taken, or it cannot start."""
         self._child = None
         if holder(self._data_dir) is not None:
             return
-        if code < 0 and self._killed < _MAX_KILLS:  # by a signal, which says nothing of the next one
+        if code < 0 and self._killed < _MAX_KILLS:  # killed by a signal; try again
             self._killed += 1
             return
         if self._any_port or not _port_is_taken():
             raise LaunchFailed(f"`kgserve serve` ended with exit code {code}; {_log_end(self._data_dir)}")
         self._any_port = True
 
-    def _out_of_patience(self) -> str:
+    def _timeout_message(self) -> str:
         who = self._child.pid if self._child is not None else holder(self._data_dir)
         if self._child is None and find(self._data_dir) is None:
-            return f"process {who or 'unknown'} holds {self._data_dir}, but it serves nothing: wait for it, or stop it"
-        return f"the server (process {who}) does not answer; {_log_end(self._data_dir)}"
+            return f"process {who or 'unknown'} holds {self._data_dir} but is no running server; wait for it or stop it"
+        return f"the server (process {who}) does not respond; {_log_end(self._data_dir)}"
 
 
 def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
-    """Start ``kgserve serve`` in a session of its own, in the data folder, with what it needs of the environment."""
-    import subprocess  # noqa: PLC0415 - most bridges find a server
+    """Start ``kgserve serve`` in a session of its own, in the data folder, with a filtered environment."""
+    import subprocess  # noqa: PLC0415 - rarely needed: most bridges find a running server
 
-    if told := refusal():
-        raise LaunchFailed(told)
+    if reason := refusal():
+        raise LaunchFailed(reason)
     variables = launch_environment(os.environ)
     command = [sys.executable, "-m", "kgserve", "serve", "--data", str(data_dir)]
     command += ["--port", "0"] if any_port else []
-    # A line per request would fill the disk: nobody rotates this log while the server runs.
+    # A line per request would fill the disk: this log is not rotated while the server runs.
     command += ["--log-level", "warning"] if "KGSERVE_LOG_LEVEL" not in variables else []
     command += ["--idle-exit", str(LAUNCHED_IDLE_SECONDS)] if "KGSERVE_IDLE_EXIT" not in variables else []
     log = _open_log(data_dir)
@@ -378,13 +392,13 @@ def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
     finally:
         os.close(log)
     (data_dir / LAUNCH_LOCK_FILE).write_text(f"{child.pid}\n", encoding="ascii")
-    # Waited for, so that a server that is killed does not stay behind as a zombie of this process.
+    # Reap the child, so that a killed server does not remain as a zombie.
     threading.Thread(target=child.wait, name="kgserve-launched", daemon=True).start()
     return child
 
 
 PATH_VARIABLES = ("KGSERVE_MODELS_DIR", "KGSERVE_BACKUP_DIR", "KGSERVE_TLS_CERT", "KGSERVE_TLS_KEY")
-"""Variables that name a place on the disk, counted from where they were given."""
+"""Variables that hold paths, relative to the folder where they were set."""
 
 _CLIENT_VARIABLES = {*("KGSERVE_KEY", "KGSERVE_DATA_DIR", "KGSERVE_CALL_TIMEOUT", "KGSERVE_TOOLS", "KGSERVE_ANSWERS")}
 _INHERITED_VARIABLES_PATTERN = re.compile(
@@ -394,7 +408,7 @@ _INHERITED_VARIABLES_PATTERN = re.compile(
 
 
 def launch_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Of an editor's variables those that a server has a use for, with places that hold wherever it works."""
+    """Return the environment variables of an editor that a server needs, with absolute paths."""
     kept = {
         name: value
         for name, value in given.items()
@@ -408,51 +422,51 @@ def launch_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class StopFailed(Exception):
-    """A server did not end. ``str(error)`` is for the person who asked."""
+    """A server did not exit. ``str(error)`` is a message for the user."""
 
 
 def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_TIMEOUT_SECONDS) -> DiscoveredServer | None:
-    """End the server of a data folder and wait until it has; which one that was, None when there is none.
+    """Stop the server of a data folder and wait until it has exited. Return that server, or None if none runs.
 
-    ``force``: without letting it finish anything. What was acknowledged is in the journals either way. Raises
-    StopFailed when it does not end, and when what has the folder is no server.
+    With ``force``, it is killed without finishing its work; acknowledged writes are in the journals either way. Raises
+    StopFailed if it does not exit, or if the process that holds the folder is not a server.
     """
     found, process = find(data_dir), holder(data_dir)
     if process is None:
         return None
     if found is None:
-        raise StopFailed(f"process {process or 'unknown'} has {data_dir}, but serves nothing; end it yourself")
+        raise StopFailed(f"process {process or 'unknown'} holds {data_dir} but is no running server; end it manually")
     try:
         os.kill(process, signal.SIGKILL if force else signal.SIGTERM)
     except PermissionError:
-        raise StopFailed(f"process {process} belongs to another user, who can stop it") from None
+        raise StopFailed(f"process {process} belongs to another user; only that user can stop it") from None
     except ProcessLookupError:
         return found
     deadline = time.monotonic() + patience
     while holder(data_dir) == process:
         if time.monotonic() > deadline:
-            raise StopFailed(f"process {process} has not ended within {patience:g} s; `kgserve stop --force` kills it")
+            raise StopFailed(f"process {process} has not exited within {patience:g} s; `kgserve stop --force` kills it")
         time.sleep(_FIRST_POLL_SECONDS)
     return found
 
 
 def replace_older(data_dir: Path, found: DiscoveredServer) -> str | None:
-    """Have an older server end, so that one of this version is started; what was done, or why not, as a sentence.
+    """Stop an older server so that the current version is started. Return a message about what was done or why not.
 
-    None when it is not older. Only one that was started here, and that nobody has used for a minute, is ended.
+    Returns None if the server is not older. Only an automatically started server that was idle for a minute is stopped.
     """
     if _numbers(found.version) >= _numbers(__version__):
         return None
     older = f"the server at {found.url} (process {found.pid}) is version {found.version or 'unknown'}"
     if found.pid != _launched(data_dir):
-        return f"{older}, this is {__version__}; whoever has started it can start it anew"
+        return f"{older}, this is {__version__}; it was started manually and has to be restarted manually"
     if _idle_seconds(data_dir) < REPLACEABLE_IDLE_SECONDS:
-        return f"{older} and in use, this is {__version__}; it is replaced once it is idle, or after `kgserve stop`"
+        return f"{older} and in use, this is {__version__}; it is replaced when idle, or after `kgserve stop`"
     try:
         stop(data_dir)
     except StopFailed as error:
         return f"{older}, this is {__version__}; {error}"
-    return f"{older} and was idle; one of version {__version__} takes its place"
+    return f"{older} and was idle; version {__version__} replaces it"
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
@@ -460,7 +474,7 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 
 
 def _launched(data_dir: Path) -> int | None:
-    """The process of the server that was last started here."""
+    """Return the process id of the server that was last started automatically."""
     with suppress(OSError, ValueError):
         return int((data_dir / LAUNCH_LOCK_FILE).read_text(encoding="ascii"))
     return None
@@ -473,7 +487,7 @@ def _idle_seconds(data_dir: Path) -> float:
 
 
 def _open_log(data_dir: Path) -> int:
-    """A descriptor of server.log, for appending; a long one is put aside."""
+    """Open server.log for appending, after rotating a large one."""
     path = data_dir / LOG_FILE
     if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_name(f"{LOG_FILE}.1"))
@@ -481,7 +495,7 @@ def _open_log(data_dir: Path) -> int:
 
 
 def _log_end(data_dir: Path) -> str:
-    """The last lines of the log, as the end of a sentence."""
+    """Return the last lines of the log, as the end of a message."""
     path = data_dir / LOG_FILE
     try:
         with path.open("rb") as log:
@@ -494,7 +508,7 @@ def _log_end(data_dir: Path) -> str:
 
 
 def _port_is_taken() -> bool:
-    """Whether something else listens where a server would by default. What is no port is left for it to refuse."""
+    """Return whether another process listens on the default port. Invalid ports are left for the server to reject."""
     host = os.environ.get("KGSERVE_HOST") or DEFAULT_HOST
     port = os.environ.get("KGSERVE_PORT") or DEFAULT_PORT
     try:
@@ -509,14 +523,14 @@ def _port_is_taken() -> bool:
 
 @contextmanager
 def _launch_lock(data_dir: Path, deadline: float) -> Generator[None]:
-    """Hold the launch lock. Raises LaunchFailed when the folder cannot be used or another start takes too long."""
+    """Hold the launch lock. Raises LaunchFailed if the folder is unusable or another start takes too long."""
     try:
         private_folder(data_dir)
         make_way(data_dir / LAUNCH_LOCK_FILE)
         descriptor = os.open(data_dir / LAUNCH_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed(
-            f"{data_dir} cannot be a data folder: {(error.strerror or str(error)).lower()}; name another with --data"
+            f"{data_dir} cannot be a data folder: {(error.strerror or str(error)).lower()}; choose another with --data"
         ) from error
     try:
         _acquire(descriptor, data_dir, deadline)
@@ -531,7 +545,7 @@ def _acquire(descriptor: int, data_dir: Path, deadline: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise LaunchFailed(f"another process has been starting a server; {_log_end(data_dir)}") from None
+                raise LaunchFailed(f"another process is still starting a server; {_log_end(data_dir)}") from None
             time.sleep(_FIRST_POLL_SECONDS)
         else:
             return

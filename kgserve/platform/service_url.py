@@ -1,4 +1,4 @@
-"""The address and the key of a service that kgserve asks, checked before anything is sent there."""
+"""Validation of the address and key of an external service before anything is sent to it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from kgserve.errors import InvalidInput
 
 
 def address_of(url: str, option: str) -> httpx.URL:
-    """The base address that an option names. Raises InvalidInput, which names the option."""
+    """Return the base URL given by an option. Raises InvalidInput naming the option."""
     try:
         base = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise InvalidInput(f"{option} is not an address: {error}") from None
+        raise InvalidInput(f"{option} is not a valid URL: {error}") from None
     if base.scheme not in {"http", "https"} or not base.host:
-        raise InvalidInput(f"{option} must be the base address of a service, such as https://host/v1")
+        raise InvalidInput(f"{option} must be the base URL of a service, such as https://host/v1")
     return base
 
 
 def headers_of(key: str, option: str) -> dict[str, str]:
-    """Those of a question in JSON, with a bearer's key if there is one. Raises InvalidInput, which names the option."""
+    """Return the headers of a JSON request, with a bearer token if ``key`` is set.
+
+    Raises InvalidInput naming the option.
+    """
     if not (key.isascii() and (key.isprintable() or not key)):
-        raise InvalidInput(f"{option} holds characters that no key has")
+        raise InvalidInput(f"{option} contains characters that are not allowed in a key")
     headers = {"Content-Type": "application/json"}
     return headers | {"Authorization": f"Bearer {key}"} if key else headers

@@ -1,7 +1,7 @@
-"""Every setting, in one table. The only module that reads the environment.
+"""All settings in one table. No other module reads environment variables.
 
-A setting ``max_open_stores`` is the environment variable ``KGSERVE_MAX_OPEN_STORES``; a command-line option wins over
-the environment, the environment over the default given here.
+The setting ``max_open_stores`` is the environment variable ``KGSERVE_MAX_OPEN_STORES``. Command-line options take
+precedence over the environment, the environment over the defaults given here.
 """
 
 from __future__ import annotations
@@ -34,124 +34,120 @@ Consolidation: TypeAlias = Literal["safe", "full", "suggest", "off"]
 Pruning: TypeAlias = Literal["archive", "delete", "off"]
 Reinforcing: TypeAlias = Literal["restore", "add"]
 ReinforcementNumber = Annotated[float, msgspec.Meta(ge=0, le=1)]
-"""The amount, as `reinforcement` was given before it named a formula. Stores that are older have it on disk."""
+"""Reinforcement amount in its older form, a number instead of a formula name. Older stores have it on disk."""
 Indexed: TypeAlias = Literal["none", "words", "words+meaning"]
 
 HalfLife = Annotated[
     Annotated[float, msgspec.Meta(gt=0, le=36_500)] | None,
-    _doc("Days after which half of a memory's confidence is left; null: it stays"),
+    _doc("Days after which a memory's confidence has halved; null: it never decays"),
 ]
 Reinforcement = Annotated[
     Reinforcing | ReinforcementNumber,
     _doc(
-        "What an access does before it adds `reinforcement_amount`: restore the stored confidence, or keep what is "
-        "left; a number sets the amount"
+        "Confidence to which an access adds `reinforcement_amount`: the stored one (`restore`) or the decayed one "
+        "(`add`); a number sets the amount"
     ),
 ]
-ReinforcementAmount = Annotated[float, _doc("Confidence that an access adds, at most up to 1", ge=0, le=1)]
-MinConfidence = Annotated[float, _doc("Recall leaves out what has less confidence left", ge=0, le=1)]
+ReinforcementAmount = Annotated[float, _doc("Confidence that an access adds; the sum is limited to 1", ge=0, le=1)]
+MinConfidence = Annotated[float, _doc("Recall omits memories whose decayed confidence is lower", ge=0, le=1)]
 DedupPolicy = Annotated[
     Dedup,
     _doc(
-        "What a new memory is merged into: nothing; the same text; the same words, numbers and negations; or whatever "
-        "is near"
+        "Existing memory that a new one is merged into: none; one with the same text; one with the same words, "
+        "numbers and negations; or any similar one"
     ),
 ]
 DedupThreshold = Annotated[float, _doc("Cosine above which `similarity` merges a new memory", ge=0, le=1)]
 ConsolidationPolicy = Annotated[
     Consolidation,
-    _doc("What is merged by itself: what a new memory would have been, all that is near, nothing but suggestions, off"),
+    _doc("Automatic merging: same criteria as deduplication, all similar memories, suggestions only, or off"),
 ]
-ConsolidationThreshold = Annotated[float, _doc("Cosine above which memories are near", ge=0, le=1)]
+ConsolidationThreshold = Annotated[float, _doc("Cosine above which memories count as similar", ge=0, le=1)]
 ConsolidationGuard = Annotated[
     bool, _doc("Consolidation keeps apart memories that differ in numbers, names, negations or opposites")
 ]
 ConsolidationInterval = Annotated[int, _doc("New memories after which they are consolidated", ge=1, le=1_000_000)]
 ConsolidationHours = Annotated[float, _doc("Hours after which new memories are consolidated", gt=0, le=876_000)]
-PrunePolicy = Annotated[Pruning, _doc("What becomes of memories that have faded: withdrawn, deleted, or nothing")]
+PrunePolicy = Annotated[Pruning, _doc("Treatment of faded memories: withdraw, delete or keep them")]
 PruneThreshold = Annotated[float, _doc("Confidence below which a memory has faded", ge=0, le=1)]
-PruneHours = Annotated[float, _doc("Hours after which faded memories are looked for", gt=0, le=876_000)]
-Alpha = Annotated[float, _doc("Weight of words against meaning in recall", ge=0, le=1)]
-MinSimilarity = Annotated[float, _doc("Cosine that recall by meaning alone asks for", ge=-1, le=1)]
+PruneHours = Annotated[float, _doc("Hours between searches for faded memories", gt=0, le=876_000)]
+Alpha = Annotated[float, _doc("Weight of keywords versus meaning in recall", ge=0, le=1)]
+MinSimilarity = Annotated[float, _doc("Minimum cosine for recall by meaning alone", ge=-1, le=1)]
 MinRelevance = Annotated[
     float, _doc("Cosine below which hybrid recall drops a memory that shares no word with the query", ge=-1, le=1)
 ]
-DefaultLimit = Annotated[int, _doc("Memories that recall answers with", ge=1, le=100)]
+DefaultLimit = Annotated[int, _doc("Memories that recall returns", ge=1, le=100)]
 Extract = Annotated[
-    bool, _doc("Have a language model, where one is set, take facts, entities and relations out of new memories")
+    bool, _doc("Extract facts, entities and relations from new memories with a language model, if one is configured")
 ]
 
-_KEY_DESCRIPTION = (
-    "Key that commands and clients send to a server that asks for one; give it as variable, not as option"
-)
+_KEY_DESCRIPTION = "API key that commands and clients send; set it as a variable, not as an option"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The settings of one process. Sizes are in MiB and times in seconds unless the name says otherwise."""
+    """Settings of one process. Sizes are in MiB and times in seconds unless the name says otherwise."""
 
     data_dir: Annotated[Path, _doc("Folder that holds the stores")] = Path("kgserve-data")
     host: Annotated[str, _doc("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, _doc("Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8080
-    insecure_no_auth: Annotated[
-        bool, _doc("Serve on an address that others reach though there is no key to ask them for")
-    ] = False
+    insecure_no_auth: Annotated[bool, _doc("Serve on a publicly reachable address even if no API key exists")] = False
     key: Annotated[str, _doc(_KEY_DESCRIPTION, pattern=r"^[!-~]*\Z")] = ""
     tools: Annotated[
         str,
         _doc(
-            "What the editors' bridge has the server list: names of tools, and the sets `default` (`memory` and "
+            "Tools that the editors' bridge lists: tool names, and the sets `default` (`memory` and "
             "`graph`), `time`, `entity-memory`, `memory-server`, `all`"
         ),
     ] = "default"
     answers: Annotated[
-        Literal["both", "text"], _doc("How the editors' bridge has tools answer: as text and JSON, or as text alone")
+        Literal["both", "text"], _doc("Format of tool answers in the editors' bridge: text and JSON, or text only")
     ] = "both"
     call_timeout: Annotated[
-        float, _doc("Time that the editors' bridge waits for a tool; five times as long where much may be to do", gt=0)
+        float, _doc("Time that the editors' bridge waits for a tool; long-running tools get five times as long", gt=0)
     ] = 60.0
-    explorer: Annotated[bool, _doc("Show the explorer, a page for people, at `/`")] = True
+    explorer: Annotated[bool, _doc("Serve the explorer, a web page, at `/`")] = True
     cluster: Annotated[
         str,
         _doc(
-            "Addresses of the NATS servers that keep the journals of a cluster, separated by commas, such as "
-            "nats://user:password@host:4222; left out: this machine alone keeps them"
+            "Addresses of the NATS servers that store a cluster's journals, separated by commas, such as "
+            "nats://user:password@host:4222; if empty, the server runs without a cluster"
         ),
     ] = ""
     node_name: Annotated[
         str,
-        _doc("Name of this node in its cluster; by default that of the machine", pattern=r"^[A-Za-z0-9_-]{0,64}\Z"),
+        _doc("Name of this node in its cluster; by default the host name", pattern=r"^[A-Za-z0-9_-]{0,64}\Z"),
     ] = ""
     advertise_url: Annotated[
         str, _doc("Address at which clients and other nodes reach this node; by default the one it listens on")
     ] = ""
     cluster_copies: Annotated[
-        int, _doc("Other nodes of the cluster that keep a store's files up to date, for taking it over", ge=0, le=16)
+        int, _doc("Number of other nodes that keep a replica of each store for failover", ge=0, le=16)
     ] = 1
     idle_exit: Annotated[
         float,
-        _doc("Time without use after which the server ends; 0: never, but a day if a bridge has started it", ge=0),
+        _doc("Idle time after which the server exits; 0: never, or a day if a bridge started it", ge=0),
     ] = 0.0
-    log_format: Annotated[Literal["json", "console"], _doc("Shape of log lines on standard error")] = "console"
+    log_format: Annotated[Literal["json", "console"], _doc("Format of log lines on standard error")] = "console"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least severe log line shown")] = "info"
-    engine: Annotated[EngineName, _doc("Database engine behind the stores; ladybug has to be installed")] = "kuzu"
+    engine: Annotated[EngineName, _doc("Database engine of the stores; ladybug has to be installed")] = "kuzu"
     max_open_stores: Annotated[int, _doc("Stores kept open; the least recently used idle one closes", ge=1)] = 64
     buffer_pool_mb: Annotated[int, _doc("Upper bound of the engine's page cache, per store", ge=64)] = 512
     engine_memory_mb: Annotated[
         int,
-        _doc("What the process of an engine may take, page cache included; a statement that wants more fails", ge=512),
+        _doc("Memory limit of an engine process, including its page cache; statements that need more fail", ge=512),
     ] = 1024
     engine_processes: Annotated[
-        int, _doc("Stores that have an engine's process at once; the one that nobody asked for longest gives way", ge=1)
+        int, _doc("Engine processes running at once; the least recently used one is stopped", ge=1)
     ] = 16
     engine_threads: Annotated[int, _doc("Threads that one query may use", ge=1, le=64)] = 2
     read_connections: Annotated[int, _doc("Concurrent reads per store", ge=1, le=64)] = 4
     query_timeout: Annotated[float, _doc("Time limit of one read", gt=0)] = 10.0
-    write_queue: Annotated[int, _doc("Writes that may wait per store before 503", ge=1)] = 256
-    max_body_mb: Annotated[int, _doc("Largest request body, imports excepted", ge=1)] = 32
-    max_nodes: Annotated[int, _doc("Most nodes in one inject", ge=1)] = 10_000
-    max_edges: Annotated[int, _doc("Most edges in one inject", ge=1)] = 50_000
+    write_queue: Annotated[int, _doc("Writes queued per store before 503", ge=1)] = 256
+    max_body_mb: Annotated[int, _doc("Largest request body, except for imports", ge=1)] = 32
+    max_nodes: Annotated[int, _doc("Maximum number of nodes in one inject", ge=1)] = 10_000
+    max_edges: Annotated[int, _doc("Maximum number of edges in one inject", ge=1)] = 50_000
     journal_segment_mb: Annotated[int, _doc("Size at which a journal segment is closed", ge=1)] = 64
-    journal_retention_mb: Annotated[int, _doc("Journal kept from before the older snapshot, per store", ge=0)] = 256
+    journal_retention_mb: Annotated[int, _doc("Journal kept before the older snapshot, per store", ge=0)] = 256
     compact_wal_mb: Annotated[
         int, _doc("Growth of journal or engine log that triggers a compaction once idle", ge=1)
     ] = 64
@@ -159,112 +155,113 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     indexes: Annotated[
         Indexed,
         _doc(
-            "What is indexed of stores that have no setting `indexes` of their own; with none there is no search, in "
-            "no store"
+            "Content indexed in stores without their own `indexes` setting; with `none`, search is disabled in all "
+            "stores"
         ),
     ] = "words+meaning"
-    history: Annotated[bool, _doc("Keep every state that nodes and edges have had, to read stores as they were")] = True
+    history: Annotated[bool, _doc("Keep former versions of nodes and edges, to read stores as of a past time")] = True
     history_mb: Annotated[
-        int, _doc("Most that the history of a store may take; beyond it, the oldest states go. 0: no bound", ge=0)
+        int, _doc("Maximum size of a store's history; above it, the oldest versions are deleted. 0: unlimited", ge=0)
     ] = 8192
     backup_dir: Annotated[
-        Path | None, _doc("Folder below which callers may back up and restore; without it none may")
+        Path | None, _doc("Folder below which callers may back up and restore; if unset, both are disabled")
     ] = None
     models_dir: Annotated[Path | None, _doc("Folder of embedding models; by default models in the data folder")] = None
     embedding_provider: Annotated[
         Literal["local", "openai", "hashing"],
-        _doc("Where vectors come from: a local model, a service that speaks OpenAI's format, or words alone"),
+        _doc("Source of vectors: a local model, a service with an OpenAI-compatible API, or hashed words"),
     ] = "local"
     embedding_model: Annotated[str, _doc("Name of the embedding model")] = "sentence-transformers/all-MiniLM-L6-v2"
     embedding_url: Annotated[str, _doc("Base URL of the embedding service, such as http://host/v1")] = ""
-    embedding_key: Annotated[str, _doc("Key for the embedding service; give it as variable, not as option")] = ""
+    embedding_key: Annotated[str, _doc("Key for the embedding service; set it as a variable, not as an option")] = ""
     embedding_threads: Annotated[int, _doc("Threads that the local model uses", ge=1, le=64)] = 2
     embedding_batch: Annotated[int, _doc("Texts embedded at once", ge=1, le=256)] = 16
     llm_url: Annotated[
         str,
         _doc(
-            "Base URL of a service that speaks OpenAI's chat format, such as http://host/v1; a language model is asked "
-            "only where this and `llm_model` are set"
+            "Base URL of a service with an OpenAI-compatible chat API, such as http://host/v1; a language model is "
+            "used only if this and `llm_model` are set"
         ),
     ] = ""
     llm_model: Annotated[str, _doc("Name of the language model")] = ""
     llm_key: Annotated[str, _doc("Key for the language model's service", pattern=r"^[!-~]*\Z")] = ""
-    llm_timeout: Annotated[float, _doc("Time that one question to the language model may take", gt=0, le=600)] = 60.0
+    llm_timeout: Annotated[float, _doc("Timeout of one request to the language model", gt=0, le=600)] = 60.0
     llm_daily_tokens: Annotated[
         int,
-        _doc("Tokens that one store may spend in a day (UTC), by the larger of count and estimate; 0: no limit", ge=0),
+        _doc("Tokens that one store may use per day (UTC), by the larger of count and estimate; 0: unlimited", ge=0),
     ] = 200_000
     webhook_url: Annotated[
         str,
         _doc(
-            "Address that changes of contents are posted to, signed, so that an index elsewhere can follow; it asks "
-            "for `webhook_secret`"
+            "URL that receives signed content changes, so that an external index can follow; requires `webhook_secret`"
         ),
     ] = ""
-    webhook_secret: Annotated[str, _doc("What posts to it are signed with", pattern=r"^[!-~]*\Z")] = ""
-    webhook_batch: Annotated[int, _doc("Changes in one post at most, and about 1 MiB", ge=1, le=10_000)] = 100
-    webhook_timeout: Annotated[float, _doc("Time that one post may take", gt=0, le=600)] = 10.0
+    webhook_secret: Annotated[str, _doc("Secret that signs webhook requests", pattern=r"^[!-~]*\Z")] = ""
+    webhook_batch: Annotated[int, _doc("Most changes per webhook request, limited to about 1 MiB", ge=1, le=10_000)] = (
+        100
+    )
+    webhook_timeout: Annotated[float, _doc("Timeout of one webhook request", gt=0, le=600)] = 10.0
     syncers: Annotated[
         str,
-        _doc("Installed syncers that are told of contents, by name, separated by commas: `kgserve.vector_syncers`"),
+        _doc("Names of installed syncers that receive content changes, separated by commas: `kgserve.vector_syncers`"),
     ] = ""
-    event_queue: Annotated[int, _doc("Events that may wait for one listener before some are dropped", ge=1)] = 1000
-    event_heartbeat: Annotated[float, _doc("Time between signs of life on a silent event stream", gt=0)] = 15.0
+    event_queue: Annotated[int, _doc("Events buffered per listener before some are dropped", ge=1)] = 1000
+    event_heartbeat: Annotated[float, _doc("Time between heartbeats on an idle event stream", gt=0)] = 15.0
     max_event_streams: Annotated[int, _doc("Event streams open at once", ge=1)] = 64
     max_event_streams_per_key: Annotated[
-        int, _doc("Event streams open at once for one key, or for one address that gives none", ge=1)
+        int, _doc("Event streams open at once per API key, or per client address without a key", ge=1)
     ] = 32
     max_threads_per_key: Annotated[
         int,
         _doc(
-            "Threads that one key, or one address that gives none, may have at once for reads, and as many for "
-            "writes, of 16 each",
+            "Threads that one API key, or one client address without a key, may use at once for reads, and the same "
+            "number for writes, of 16 each",
             ge=1,
             le=16,
         ),
     ] = 8
     max_requests_per_key: Annotated[
-        int, _doc("Requests of the same that may have such a thread or wait for one; one more is refused", ge=1)
+        int, _doc("Requests per API key or address that may use or wait for such a thread; more are rejected", ge=1)
     ] = 256
     max_waits_per_key: Annotated[
-        int, _doc("Requests of the same that may wait for an index to see a commit; one more is refused", ge=1)
+        int, _doc("Requests per API key or address that may wait for an index to catch up; more are rejected", ge=1)
     ] = 32
     max_transfers_per_key: Annotated[
-        int, _doc("Imports and exports of the same that may be open; one more is refused", ge=1)
+        int, _doc("Imports and exports per API key or address that may run at once; more are rejected", ge=1)
     ] = 8
-    max_connections: Annotated[int, _doc("Connections open at once; one more is answered with 503", ge=1)] = 512
+    max_connections: Annotated[int, _doc("Connections open at once; more are answered with 503", ge=1)] = 512
     max_connections_per_address: Annotated[
-        int, _doc("The same for one client address; trusted proxies may take all", ge=1)
+        int, _doc("Connections open at once per client address; trusted proxies are exempt", ge=1)
     ] = 256
-    max_header_kb: Annotated[int, _doc("Largest head of a request, in kB", ge=1, le=1024)] = 64
-    max_url_kb: Annotated[int, _doc("Longest address in a request, in kB", ge=1, le=1024)] = 32
-    head_timeout: Annotated[float, _doc("Time that a request's head, or a TLS handshake, may take", gt=0)] = 8.0
-    body_timeout: Annotated[float, _doc("Time in which a request's body must bring another 1 kB, or its end", gt=0)] = (
+    max_header_kb: Annotated[int, _doc("Largest request head, in kB", ge=1, le=1024)] = 64
+    max_url_kb: Annotated[int, _doc("Longest request URL, in kB", ge=1, le=1024)] = 32
+    head_timeout: Annotated[float, _doc("Timeout of a request's head, or of a TLS handshake", gt=0)] = 8.0
+    body_timeout: Annotated[float, _doc("Time within which a request body must deliver another 1 kB or end", gt=0)] = (
         20.0
     )
     answer_timeout: Annotated[
-        float, _doc("Time that a client may leave an answer unread before it is cut off", gt=0)
+        float, _doc("Time that a client may leave a response unread before it is disconnected", gt=0)
     ] = 300.0
     keep_alive: Annotated[float, _doc("Time that an idle connection stays open", gt=0)] = 5.0
     rate_limit: Annotated[
         float,
-        _doc("Requests per second of a key, and of a remote address without; at once twice as many; 0: no limit", ge=0),
+        _doc(
+            "Requests per second per API key, or per remote address without one; burst: twice that; 0: unlimited", ge=0
+        ),
     ] = 500.0
     cors_origins: Annotated[
         str,
-        _doc("Web sites whose pages may use this server: origins, separated by commas, such as https://app.example"),
+        _doc("Origins whose pages may call this server, separated by commas, such as https://app.example"),
     ] = ""
-    allowed_hosts: Annotated[
-        str, _doc("Names that requests may be for, separated by commas, besides those of this machine")
-    ] = ""
+    allowed_hosts: Annotated[str, _doc("Additional host names that requests may use, separated by commas")] = ""
     trusted_proxies: Annotated[
-        str, _doc("Addresses or networks, separated by commas, whose X-Forwarded-For says who the client is")
+        str, _doc("Proxy addresses or networks, separated by commas, whose X-Forwarded-For header is trusted")
     ] = ""
-    tls_cert: Annotated[Path | None, _doc("Certificate chain as PEM: serve over TLS")] = None
+    tls_cert: Annotated[Path | None, _doc("Certificate chain as PEM; enables TLS")] = None
     tls_key: Annotated[Path | None, _doc("The certificate's private key as PEM, without a password")] = None
-    slow_ms: Annotated[int, _doc("Milliseconds from which on an operation is logged as slow; 0 logs none", ge=0)] = 1000
-    otel_endpoint: Annotated[str, _doc("OTLP address that traces go to over HTTP, such as http://host:4318")] = ""
-    default_store: Annotated[str, _doc("Store of requests that name none")] = "default"
+    slow_ms: Annotated[int, _doc("Milliseconds after which an operation is logged as slow; 0: never", ge=0)] = 1000
+    otel_endpoint: Annotated[str, _doc("OTLP/HTTP endpoint for traces, such as http://host:4318")] = ""
+    default_store: Annotated[str, _doc("Store used by requests that name none")] = "default"
     memory_half_life_days: HalfLife = 30.0
     memory_reinforcement: Reinforcement = "restore"
     memory_reinforcement_amount: ReinforcementAmount = 0.1
@@ -284,25 +281,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_min_relevance: MinRelevance = 0.3
     memory_default_limit: DefaultLimit = 20
     memory_extract: Extract = False
-    shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0
+    shutdown_grace: Annotated[float, _doc("Time that a shutdown may take before connections are closed", gt=0)] = 20.0
 
 
 _STANDARD_VARIABLES = {"otel_endpoint": ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")}
-"""Variables of other programs that a setting is taken from when it has no value of its own."""
+"""Standard environment variables that provide a setting if kgserve's own variable is not set."""
 
 
 _FORMER_VALUES = {("indexes", "true"): "words+meaning", ("indexes", "false"): "none"}
-"""Values that a setting once had, and what they are called now."""
+"""Values that a setting accepted in older versions, with their current names."""
 
 
 SETTINGS_FIELDS = msgspec.structs.fields(Settings)
-"""All settings, in their order: looked up once, since working out their annotations takes milliseconds."""
+"""All settings in order, cached because resolving their annotations takes milliseconds."""
 
 
 def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from ``environ`` (default: the process's) with ``overrides`` on top; ``None`` values are left out.
+    """Return settings from ``environ`` (default: the process's) and ``overrides``, ignoring overrides that are None.
 
-    Raises InvalidInput naming each variable or option whose value does not fit.
+    Raises InvalidInput naming each variable or option with an invalid value.
     """
     given = os.environ if environ is None else environ
     values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Files of SQLite: made in their format, asked about many rows at once, taken away, and emptied of what was deleted."""
+"""SQLite files: opening, sealing, copying, batch queries, and rewriting without deleted data."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SQLITE_RETRY_SECONDS = 0.02
 
 
 def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
-    """A file, or what is in memory alone, which any thread may use; the ``script`` makes what is not there.
+    """Open a database file, or one in memory, usable from any thread; ``script`` creates the schema.
 
-    One that cannot be read, whose `user_version` is another ``format_``, or that is not as `seal` left it, is replaced
-    by an empty one. ``options`` are those of `sqlite3.connect`.
+    A file that is unreadable, has another `user_version` than ``format_``, or does not match its seal is replaced by an
+    empty one. ``options`` are passed to `sqlite3.connect`.
     """
     if path is None:
         return _connected(":memory:", script, format_, options)
@@ -41,7 +41,7 @@ def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqli
 
 
 class WrittenBesideReading:
-    """A file with one connection that writes and one that reads, each used by one thread at a time."""
+    """Database with one connection for writing and one for reading, each used by one thread at a time."""
 
     def __init__(self, writer: sqlite3.Connection, path: Path) -> None:
         self._writing = threading.Lock()
@@ -50,7 +50,7 @@ class WrittenBesideReading:
         self._reader = sqlite3.connect(path, check_same_thread=False)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close both connections."""
         with self._reading:
             self._reader.close()
         with self._writing:
@@ -62,13 +62,13 @@ class WrittenBesideReading:
 
 
 def remove_files(path: Path) -> None:
-    """Delete a file, its seal and what SQLite keeps next to it, whatever is there in their places."""
+    """Delete a database with its seal and SQLite's side files, whatever they are."""
     for each in _files(path):
         remove_path(each)
 
 
 def remove_path(path: Path) -> None:
-    """Delete what is at a path: a file, a link, a folder with all that is in it, or nothing. Raises OSError."""
+    """Delete a file, link or folder with its contents, if it exists. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -76,19 +76,19 @@ def remove_path(path: Path) -> None:
 
 
 def seal(path: Path) -> None:
-    """Note the checksum of a file that nobody has open, so that damage is noticed when it is next opened.
+    """Store the checksum of a closed file, so that damage is detected at the next open.
 
-    What SQLite left a log of is not sealed: after a crash the file is taken as it is.
+    A file with a write-ahead log is not sealed and is trusted after a crash.
     """
     log_ = path.with_name(f"{path.name}-wal")
     with suppress(OSError):
         if path.is_file() and not (log_.exists() and log_.stat().st_size):
-            # Not synced: after a power loss it is there, or it is not, or it does not fit and the file is made anew.
+            # Not synced: if a power loss corrupts the seal, the file is only rebuilt.
             _seal_of(path).write_bytes(_checksum(path))
 
 
 def _unseal(path: Path) -> None:
-    """Delete a file that is not what it was sealed as; the seal goes in any case, as the file is about to change."""
+    """Delete a file that does not match its seal. The seal is always removed, as the file is about to change."""
     seal_ = _seal_of(path)
     try:
         known = seal_.read_bytes()
@@ -98,7 +98,7 @@ def _unseal(path: Path) -> None:
         known = b""
     is_odd = any(each.is_symlink() or (each.exists() and not each.is_file()) for each in _files(path))
     if is_odd or (known is not None and (not path.exists() or known != _checksum(path))):
-        log.warning("view_damaged", file=f"{path.parent.name}/{path.name}", reason="it is not as it was left")
+        log.warning("view_damaged", file=f"{path.parent.name}/{path.name}", reason="it changed while it was closed")
         remove_files(path)
     remove_path(seal_)
 
@@ -120,12 +120,12 @@ def _checksum(path: Path) -> bytes:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy a file as of one moment, while others write to it. Raises sqlite3.Error."""
-    # For reading alone: at the end of the last connection that may write SQLite would move a log into its file.
+    """Copy a database as of one moment while others write to it. Raises sqlite3.Error."""
+    # Read-only, because closing the last writable connection makes SQLite checkpoint the log.
     read = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=_SQLITE_LOCK_TIMEOUT_SECONDS)
     with closing(read) as connection, closing(sqlite3.connect(target)) as copy:
         connection.backup(copy)
-        # One file, without a log beside it.
+        # A single file without a log.
         copy.execute("PRAGMA journal_mode = DELETE")
 
 
@@ -144,21 +144,23 @@ def _connected(path: Path | str, script: str, format_: int, options: dict[str, A
 
 
 def write_anew(connection: sqlite3.Connection) -> None:
-    """Write a file anew with what it holds, and empty its log; no transaction of the connection is open.
+    """Rewrite a file without deleted data and empty its log. The connection must not be in a transaction.
 
-    Others read meanwhile. Deleting alone, even with `secure_delete`, leaves what pages have been told before they were
-    put in order. Raises sqlite3.Error, and Unavailable while somebody does not let go of an old state.
+    Others may read meanwhile. Deleting alone, even with `secure_delete`, leaves copies of earlier page contents. Raises
+    sqlite3.Error, and Unavailable while a reader holds an old snapshot.
     """
     connection.execute("VACUUM")
     empty_log(connection)
 
 
 def empty_log(connection: sqlite3.Connection) -> None:
-    """Have a file hold all that its log has, and nothing be left of that. Raises as `write_anew` does."""
+    """Move the whole write-ahead log into the file and truncate it. Raises the errors of `write_anew`."""
     deadline = time.monotonic() + _SQLITE_LOCK_TIMEOUT_SECONDS
     while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
         if time.monotonic() > deadline:
-            raise Unavailable("a file's log could not be emptied, for it is being read; try again later")
+            raise Unavailable(
+                "the log of a database file could not be emptied because it is being read; try again later"
+            )
         time.sleep(_SQLITE_RETRY_SECONDS)
 
 
@@ -174,9 +176,9 @@ def of_some(
     before: Sequence[_Value] = (),
     end: str = "",
 ) -> Iterator[Any]:
-    """The rows of a query that goes on with ``IN``, for some values; ``before`` are others, in front of them.
+    """Yield the rows of a query whose ``IN`` list holds ``values``; ``before`` are parameters in front of it.
 
-    In slices, each asked for when the one before was read. Not by json_each, for which a NUL ends a text.
+    Queries are run lazily in batches. json_each is not used, because it ends a text at NUL.
     """
     for start in range(0, len(values), _PARAMETER_BATCH_SIZE):
         some = values[start : start + _PARAMETER_BATCH_SIZE]
@@ -186,7 +188,10 @@ def of_some(
 def of_rows(
     run: Callable[..., sqlite3.Cursor], query: str, rows: Sequence[Sequence[_Value]], end: str
 ) -> Iterator[Any]:
-    """The rows of a query that goes on with rows of values to join, and then with ``end``; in such slices as well."""
+    """Yield the rows of a query that joins a VALUES list of ``rows``, followed by ``end``.
+
+    Queries are run lazily in batches.
+    """
     for start in range(0, len(rows), _PARAMETER_BATCH_SIZE):
         some = rows[start : start + _PARAMETER_BATCH_SIZE]
         marks = f"({', '.join('?' * len(some[0]))})"
@@ -195,11 +200,11 @@ def of_rows(
 
 
 def _each(found: sqlite3.Cursor) -> Iterator[Any]:
-    """What a cursor finds. Who reads no further has no cursor closed, as `yield from` would: its file may be closed."""
+    """Yield the rows of a cursor. Unlike `yield from`, does not close the cursor of an abandoned iteration."""
     for row in found:  # noqa: UP028
         yield row
 
 
 def named(name: str, values: Sequence[_Value]) -> dict[str, _Value]:
-    """Values as parameters of a query: `NAME0`, `NAME1`."""
+    """Return values as named parameters of a query: `NAME0`, `NAME1`, …."""
     return {f"{name}{at}": value for at, value in enumerate(values)}

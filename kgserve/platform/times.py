@@ -1,4 +1,4 @@
-"""Moments: microseconds since 1970 in UTC inside, RFC 3339 text outside."""
+"""Timestamps: integer microseconds since 1970 in UTC internally, RFC 3339 text externally."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _GIVEN_TIME_PATTERN = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)(?:[Tt ](?P<hour>\d\d:\d\d)(?P<second>:\d\d(?:\.\d{1,9})?)?"
     r" ?(?P<zone>[Zz]|UTC|[+-]\d\d:?\d\d)?)?"
 )
-"""A day, or a time that may lack its seconds and its zone."""
+"""A day, or a time that may lack seconds and time zone."""
 
 
 def format_time(microseconds: int) -> str:
-    """RFC 3339 in UTC, always with six decimals, so that the text sorts as the time does."""
+    """Return a time as RFC 3339 in UTC with six decimals, so that text order is time order."""
     second, rest = divmod(microseconds, 1_000_000)
-    return f"{_second(second)}.{rest:06}Z"
+    return f"{_format_second(second)}.{rest:06}Z"
 
 
 @lru_cache(maxsize=4096)
-def _second(second: int) -> str:
-    """A second as text: much is written within the same one."""
+def _format_second(second: int) -> str:
+    """Format a whole second. Cached, since many times fall into the same second."""
     return (_EPOCH + timedelta(seconds=second)).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 @lru_cache(maxsize=4096)
 def time_of(text: str) -> int:
-    """The inverse of `format_time`. Rows that were written together have their times in common, so some are kept."""
+    """Parse the output of `format_time`. Cached, since rows written together share their times."""
     return microseconds_of(datetime.fromisoformat(text))
 
 
 def parse_time(text: str) -> int:
-    """Microseconds since 1970 of an RFC 3339 text. Raises ValueError for anything else."""
+    """Return the microseconds since 1970 of an RFC 3339 time. Raises ValueError for any other text."""
     if not has_form(text):
         raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
     microseconds = microseconds_of(datetime.fromisoformat(text.upper().replace(" ", "T")))
@@ -49,9 +49,9 @@ def parse_time(text: str) -> int:
 
 
 def complete_time(text: str) -> str | None:
-    """Complete a day, or a time without seconds or zone, to RFC 3339, in UTC unless it names a zone.
+    """Complete a day, or a time without seconds or time zone, to RFC 3339; the default zone is UTC.
 
-    None for what is neither.
+    Returns None if the text is neither.
     """
     found = _GIVEN_TIME_PATTERN.fullmatch(text.strip())
     if found is None:
@@ -67,21 +67,21 @@ def complete_time(text: str) -> str | None:
 
 
 def has_zone(text: str) -> bool:
-    """Whether a day or a time names its zone."""
+    """Return whether a day or a time includes its time zone."""
     found = _GIVEN_TIME_PATTERN.fullmatch(text.strip())
     return found is not None and found["zone"] is not None
 
 
 def has_form(text: str) -> bool:
-    """Whether a text is written as an RFC 3339 time is, be there such a day or not."""
+    """Return whether a text has the form of an RFC 3339 time, even if no such day exists."""
     return _RFC3339_PATTERN.fullmatch(text) is not None
 
 
 def microseconds_of(moment: datetime) -> int:
-    """Microseconds since 1970 of a moment that knows its time zone."""
+    """Return the microseconds since 1970 of a timezone-aware datetime."""
     return (moment - _EPOCH) // ONE_MICROSECOND
 
 
 def is_within(microseconds: int) -> bool:
-    """Whether a moment is in the years 1 to 9999, which texts can name."""
+    """Return whether a time lies within the years 1 to 9999, which text can express."""
     return _MIN_TIME <= microseconds <= _MAX_TIME

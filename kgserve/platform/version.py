@@ -1,4 +1,4 @@
-"""The version, for whoever may not import the package: that begins with this module."""
+"""The version, for code that must not import the whole package."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Open stores: the write path, the pool, compaction, backups."""
+"""Open stores: write path, pool, compaction and backups."""

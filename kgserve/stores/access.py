@@ -1,4 +1,4 @@
-"""The stores of a data folder as callers use them: all of them, or those that one caller may see."""
+"""Handles to the stores of a data folder, filtered by what the caller may access."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kgserve.stores.store import OpenStore
 
 
 class CreateIfMissing:
-    """Create the store with the ``chosen`` settings if there is none; ``made`` says whether it was created."""
+    """Request to create a store with the ``chosen`` settings if missing; ``made`` is set to whether it was created."""
 
     def __init__(self, chosen: StoreSettings | None = None) -> None:
         self.chosen = chosen
@@ -33,9 +33,9 @@ class CreateIfMissing:
 
 
 class ReplicaRead:
-    """Permission to read copies of stores that have seen the commit ``at_least``.
+    """Permission to read from replicas that have applied commit ``at_least``.
 
-    ``sequence`` is the last commit of the store that was read.
+    ``sequence`` is set to the last commit of the store that was read.
     """
 
     def __init__(self, at_least: int = 0) -> None:
@@ -44,48 +44,48 @@ class ReplicaRead:
 
 
 class Stores(Protocol):
-    """The stores of a data folder. Methods raise NotFound for a store that does not exist, or that is hidden."""
+    """The stores of a data folder. Methods raise NotFound for stores that are missing or hidden from the caller."""
 
     settings: Settings
-    """Settings of the server, or of the program that opened the folder."""
+    """Settings of the server or of the program that opened the folder."""
     usual: StoreSettings
-    """Settings of a store that is created without any."""
+    """Default settings of new stores."""
     data_dir: Path
     placement: Placement
     observation: Telemetry
 
     @property
     def inbound(self) -> InboundLinkLookup:
-        """The links between stores by their targets."""
+        """Index of links between stores, by target."""
         ...
 
     @property
     def feeds(self) -> ChangeFeedLookup:
-        """The changes of stores as they come."""
+        """Change feeds of the stores."""
         ...
 
     def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
-        """Return the open store of a name, to be given back with `release`. Blocks while it is being opened.
+        """Return the open store of this name; give it back with `release`. Blocks while it is being opened.
 
-        With ``at_least`` it may be a copy of a store that another server serves, which has seen that commit.
+        With ``at_least``, it may be a replica of another server's store that has applied this commit.
         """
         ...
 
     def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
-        """Return as `acquire` does, without blocking. Raises NotOpen unless the store is open."""
+        """Return an open store like `acquire`, without blocking. Raises NotOpen if the store is not open."""
         ...
 
     def release(self, store: OpenStore) -> None:
-        """Give a store back."""
+        """Release a store."""
         ...
 
     def release_or_discard(self, store: OpenStore) -> bool:
-        """Give a store back, and remove it unless it has commits or is in use. Return whether it is gone."""
+        """Release a store, and remove it if it has no commits and is unused. Return whether it was removed."""
         ...
 
     @contextmanager
     def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[OpenStore]:
-        """Hold a store open for a block, as `acquire` does."""
+        """Acquire a store for the duration of a block."""
         store = self.acquire(name, create=create)
         try:
             yield store
@@ -93,87 +93,87 @@ class Stores(Protocol):
             self.release(store)
 
     def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
-        """Create a store with the ``chosen`` or the usual settings. Return False if it exists."""
-        wish = CreateIfMissing(chosen)
-        with self.lease(name, create=wish):
-            return wish.made
+        """Create a store with the ``chosen`` or default settings. Return False if it exists."""
+        request = CreateIfMissing(chosen)
+        with self.lease(name, create=request):
+            return request.made
 
     def drop(self, name: str) -> None:
-        """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
+        """Close a store and delete its files. Raises NotFound, and Conflict while it is in use."""
         ...
 
     def move(self, name: str, node: str) -> MoveAnswer:
-        """Have another node of the cluster serve a store, and wait half a minute until that node has opened it.
+        """Move a store to another node of the cluster, and wait up to 30 s until that node has opened it.
 
         Raises NotFound, ServedElsewhere, Conflict.
         """
         ...
 
     def drain(self, *, undo: bool) -> DrainAnswer:
-        """Have other nodes of the cluster serve what this one does; with ``undo`` take stores over again.
+        """Move all stores of this node to other nodes; with ``undo``, let it take over stores again.
 
         Raises Conflict.
         """
         ...
 
     def repair(self, name: str) -> RepairAnswer:
-        """Rebuild the log of a store in the cluster from its files here. Raises NotFound, Conflict and Unavailable."""
+        """Rebuild the log of a store in the cluster from its local files. Raises NotFound, Conflict and Unavailable."""
         ...
 
     def staging(self, name: str) -> Path:
-        """Return a path in the data folder for a store that is being prepared; `adopt` makes it a store.
+        """Return a path in the data folder for preparing a store, to be passed to `adopt`.
 
-        What a process leaves there is removed when the next pool opens.
+        Leftovers are removed when the next pool opens.
         """
         ...
 
     def adopt(self, name: str, folder: Path) -> None:
-        """Make a prepared folder within the data folder the store of a name. Raises Conflict if there is one."""
+        """Turn a prepared folder within the data folder into the named store. Raises Conflict if the store exists."""
         ...
 
     def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
-        """Yield the store of a name if it is open; its idle time goes on."""
+        """Yield the named store if it is open, else None. Its idle time continues."""
         ...
 
     def unopened(self, name: str) -> AbstractContextManager[bool]:
-        """Yield whether a store is closed. It stays closed for the block then."""
+        """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
     def require(self, name: str) -> None:
-        """Raise NotFound unless there is a store of this name."""
+        """Raise NotFound unless the store exists."""
         ...
 
     def require_files(self, name: str) -> Layout:
-        """Return where the files of a store are, once they are up to date. Raises NotFound and ServedElsewhere."""
+        """Return the layout of a store whose local files are up to date. Raises NotFound and ServedElsewhere."""
         ...
 
     def layout(self, name: str) -> Layout:
-        """Return where the files of a store are or would be."""
+        """Return the layout of a store, whether it exists or not."""
         ...
 
     def names(self) -> list[str]:
-        """Return the names of all stores, in order."""
+        """Return the names of all stores, sorted."""
         ...
 
     def here(self) -> list[str]:
-        """Return the names of the stores that this server serves, in order: of a cluster those of this node."""
+        """Return the names of the stores that this server serves, sorted; in a cluster, those of this node."""
         ...
 
     def open_stores(self) -> Mapping[str, OpenStore]:
-        """Return the stores that are open now, without copies of stores that other servers serve."""
+        """Return the stores that are open now, except replicas of other servers' stores."""
         ...
 
 
 def scoped_to(stores: Stores, caller: Caller, copies: ReplicaRead | None = None) -> Stores:
-    """Return the stores that a caller may see, read from ``copies`` too if they are given."""
+    """Return the stores that a caller may access; with ``copies``, replicas may serve the reads."""
     return stores if caller.sees_all and copies is None else ScopedStores(stores, caller, copies)
 
 
 class ScopedStores(Stores):
-    """The stores that one caller may see. Hidden stores cannot be told from those that do not exist."""
+    """The stores that one caller may access. Hidden stores are indistinguishable from missing ones."""
 
     def __init__(self, stores: Stores, caller: Caller, copies: ReplicaRead | None = None) -> None:
-        """With ``copies`` stores are also read where they are not served."""
+        """Filter ``stores`` by what ``caller`` may access; with ``copies``, read from replicas too."""
         self.settings = stores.settings
         self.usual = stores.usual
         self.data_dir = stores.data_dir
@@ -283,7 +283,7 @@ class ScopedStores(Stores):
         self._caller.require_store(name)
 
     def _visible(self, name: str) -> Stores:
-        """Return all stores once the caller is found to see the one of this name. Raises NotFound otherwise."""
+        """Return the underlying stores if the caller may access this one. Raises NotFound otherwise."""
         self._check(name)
         return self._stores
 
@@ -296,15 +296,15 @@ class ScopedStores(Stores):
         return store
 
     def _hide_twin(self, name: str) -> None:
-        """Raise Conflict without a reason if only the case of a name differs from that of a hidden store."""
+        """Raise Conflict without a reason if a hidden store's name differs only in case."""
         if not self.placement.exists(name) and any(
             other.lower() == name.lower() and not self._caller.sees(other) for other in self._stores.names()
         ):
-            raise Conflict(f"a store cannot be called {name!r}; choose another name") from None
+            raise Conflict(f"the store name {name!r} is not available; choose another name") from None
 
 
 class ScopedInboundLinks(InboundLinkLookup):
-    """The links into a store from the stores that a caller ``sees``."""
+    """Links into a store from the stores that a caller ``sees``."""
 
     def __init__(self, links: InboundLinkLookup, sees: Callable[[str], bool]) -> None:
         self._links = links
@@ -324,7 +324,7 @@ class ScopedInboundLinks(InboundLinkLookup):
 
 
 class ScopedFeeds(ChangeFeedLookup):
-    """The feeds of the stores that a caller ``sees``; ``check`` raises NotFound for the others."""
+    """Change feeds of the stores that a caller ``sees``; ``check`` raises NotFound for other stores."""
 
     def __init__(self, feeds: ChangeFeedLookup, check: Callable[[str], None], sees: Callable[[str], bool]) -> None:
         self._feeds = feeds

@@ -1,7 +1,8 @@
-"""Taking many rows away at once, with hardly any work left for when the writer's turn has come.
+"""Bulk deletes, prepared concurrently with other writes.
 
-Reading the rows, finding what the digest loses and making the base without them takes seconds for some 100,000. It is
-done beside other writes, which must not meet any of the rows: who does wins, and all of it is to be done again.
+Preparing a delete of 100,000 rows takes seconds: reading the rows, updating the digest, building a base without them.
+All of that happens outside the writer thread. A concurrent write to one of the rows invalidates the preparation, and
+the caller has to repeat it.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.view import StagedBase
 
 MAX_BULK_DELETE_ROWS = 2_000_000
-"""Rows that go at once at most, edges of nodes included."""
+"""Maximum number of rows in one delete, including the edges of deleted nodes."""
 MIN_BULK_DELETE_ROWS = 5_000
 _BULK_DELETE_BATCH_ROWS = 10_000
 _KEY_OVERHEAD_BYTES = 8
-"""Bytes of a key beside its texts."""
+"""Size of a key without its texts, in bytes."""
 
 
 class BulkDelete:
-    """Nodes and edges that are to go, with the nodes all their edges, and with memories their former versions."""
+    """A prepared delete of nodes and edges, including all edges of the nodes and the former versions of memories."""
 
     def __init__(self, foreseen: StagedBase, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
-        """Work everything out. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
+        """Prepare the delete. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
         self._foreseen = foreseen
         rows = foreseen.rows
         nodes = with_versions(rows, nodes)
@@ -58,21 +59,21 @@ class BulkDelete:
 
     @property
     def cost(self) -> int:
-        """About the bytes of what the journal is told: the keys of all that goes."""
+        """Approximate size of the journal entry in bytes."""
         nodes, edges = self._gone
         texts = sum(map(len, nodes)) + sum(len(part) for key in edges for part in key)
         former = sum(len(each.id) for each in self._former)
         return texts + former + _KEY_OVERHEAD_BYTES * (len(nodes) + len(edges) + len(self._former))
 
     def unmet(self) -> list[ChangeSet] | None:
-        """What others have written since this was last asked; None when any of it meets what is to go."""
+        """Return the changes committed since the last call, or None if any of them conflicts with this delete."""
         if not self._foreseen.is_current:
             return None
         taken = self._foreseen.catch_up()
         return None if any(each.meets(self._nodes.keys(), self._edges, self._nodes.keys()) for each in taken) else taken
 
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
-        """The change set that follows a state, and what it comes to."""
+        """Return the change set that follows ``state``, and its report."""
         change = ChangeSet(
             sequence=state.sequence + 1,
             time=commit_time(now, state.time),
@@ -88,12 +89,12 @@ class BulkDelete:
         return change, report
 
     def show(self, change: ChangeSet) -> None:
-        """Show readers the rows that are left. For the writing thread."""
+        """Make readers see the remaining rows. Must run in the writer thread."""
         self._foreseen.show(change)
 
 
 def is_large(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> bool:
-    """Whether so much goes that others had better not wait for it."""
+    """Return whether a delete is large enough to prepare outside the writer thread."""
     return (
         len(nodes) + len(edges) >= MIN_BULK_DELETE_ROWS
         or len(nodes) + len(edges_with(rows, nodes, edges)) >= MIN_BULK_DELETE_ROWS
@@ -101,7 +102,10 @@ def is_large(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> bool
 
 
 def edges_with(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> set[int]:
-    """The numbers of some edges that are there, and of all edges of some nodes. Raises TooLarge for too many."""
+    """Return the row numbers of the given edges that exist, and of all edges of the given nodes.
+
+    Raises TooLarge above `MAX_BULK_DELETE_ROWS`.
+    """
     numbers = np.array([number for node_id in nodes if (number := rows.number(node_id)) >= 0], np.int64)
     found = {number for number in rows.edge_numbers(edges).values() if rows.edge_row(number) is not None}
     for outgoing in (True, False):
@@ -109,7 +113,7 @@ def edges_with(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> se
         found.update(around.base.tolist())
         found.update(number for number, _ in around.changed)
         if len(found) + len(nodes) > MAX_BULK_DELETE_ROWS:
-            raise TooLarge(f"more than {MAX_BULK_DELETE_ROWS:,} rows would go with what is deleted; delete in parts")
+            raise TooLarge(f"this would delete more than {MAX_BULK_DELETE_ROWS:,} rows; split it into smaller deletes")
     return found
 
 
@@ -120,7 +124,7 @@ def _nodes(rows: Rows, numbers: list[int]) -> Iterator[NodeRow]:
 
 
 def _edges(rows: Rows, numbers: list[int]) -> Iterator[EdgeRow]:
-    """As they are; they come in slices, for they are many."""
+    """Yield the current edge rows in batches, to bound memory."""
     changed = rows.delta.edges
     is_own = [number < rows.base.edges and number not in changed for number in numbers]
     own = np.array([number for number, is_there in zip(numbers, is_own, strict=True) if is_there], np.int64)

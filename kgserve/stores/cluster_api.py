@@ -1,4 +1,4 @@
-"""What is said of the nodes of a cluster, and of moving stores between them."""
+"""Requests and answers about cluster nodes and about moving stores between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NodeState: TypeAlias = Literal["alive", "draining", "gone"]
 
 
 class ClusterNode(msgspec.Struct, kw_only=True):
-    """A node as the one that was asked sees it. ``stores`` are those that it claims, open or not."""
+    """A cluster node as seen by the node that answers. ``stores`` counts the stores it owns, open or not."""
 
     name: str
     url: str
@@ -23,10 +23,11 @@ class ClusterNode(msgspec.Struct, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, kw_only=True):
-    """The nodes of a cluster, by name; ``node`` is the one that was asked, ``format`` that of what all write.
+    """The nodes of a cluster, by name.
 
-    One that is ``silent`` was cut off from the servers of the cluster for so long that others may have taken its stores
-    over: it serves none until it is heard again.
+    ``node`` is the node that answers, ``format`` the format in which all nodes write. A ``silent`` node has lost
+    contact with the cluster's servers for long enough that other nodes may have taken over its stores. It serves none
+    until it is heard again.
     """
 
     node: str
@@ -36,13 +37,13 @@ class ClusterStatus(msgspec.Struct, kw_only=True):
 
 
 class MoveRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where a store is to go."""
+    """Target node of a store move."""
 
     to: Annotated[str, Meta(min_length=1, max_length=64, description="Name of a node that is alive")]
 
 
 class MoveAnswer(msgspec.Struct, kw_only=True):
-    """A store, and the node that serves it from now on."""
+    """A store and the node that serves it after the move."""
 
     store: str
     node: str
@@ -52,27 +53,27 @@ class MoveAnswer(msgspec.Struct, kw_only=True):
 
 
 class DrainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whether a node is to serve no stores, or with ``undo`` to take some over again."""
+    """Request to drain a node; with ``undo``, the node may take over stores again."""
 
     undo: bool = False
 
 
 class DrainAnswer(msgspec.Struct, kw_only=True):
-    """A node, how many stores others serve now in its place, and those that could not be handed over, with reasons."""
+    """Result of a drain: how many stores moved, and the reasons for those that could not be handed over."""
 
     node: str
     draining: bool
     moved: int
     failed: dict[str, str]
     unopened: Annotated[
-        dict[str, str], Meta(description="Stores that moved, but were not opened by their new node yet, with reasons")
+        dict[str, str], Meta(description="Stores that moved but that their new node has not opened yet, with reasons")
     ] = {}
 
 
 class RepairAnswer(msgspec.Struct, kw_only=True):
-    """A store whose log was made anew from the files of a node, up to a ``sequence``.
+    """A store whose log was rebuilt from the files of a node, up to commit ``sequence``.
 
-    ``found`` is how many of the log's frames were still there, each of which was compared.
+    ``found`` counts the frames that the damaged log still had. Each was compared with the files.
     """
 
     store: str
@@ -82,6 +83,6 @@ class RepairAnswer(msgspec.Struct, kw_only=True):
 
 
 class UpgradeAnswer(msgspec.Struct, kw_only=True):
-    """The format in which all nodes write from now on."""
+    """The format in which all nodes now write."""
 
     format: int

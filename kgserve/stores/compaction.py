@@ -1,10 +1,12 @@
-"""Compaction: a snapshot of all rows, so that rebuilding need not begin at 1, and a new file for the engine.
+"""Compaction: a snapshot of all rows, so that rebuilds replay less journal, and a new engine file.
 
-A snapshot is due once the journal has grown by 64 MiB (a setting), or by half of the last snapshot, whichever is more;
-frames that are packed count as what they are unpacked, for that is what a rebuild reads.
-The engine never writes its log into its file while in service, so a new file takes over once the log has outgrown the
-same measure against the file, or the memory that the engine keeps for updated rows its own: nobody bounds that, and
-only another file frees it. It begins once no write has come for a second, or at once when it is twice due.
+A snapshot is due once the journal has grown by 64 MiB (a setting) or by half of the last snapshot, whichever is more.
+Packed frames count with their unpacked size, because a rebuild reads that much.
+
+The engine never merges its log into its file while in service, and never frees the memory it retains for updated rows.
+A new file replaces the old one when the log exceeds the same threshold relative to the file, or when the retained
+memory exceeds its own. Compaction starts after a second without writes, or at once when a threshold is exceeded twice
+over.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ IMMEDIATE_COMPACTION_PRESSURE = 2
 _COMPACTION_RETRY_SECONDS = 60.0
 COMPACTION_DELAY_SECONDS = 30.0
 COMPACTION_POLL_SECONDS = 0.1
-# Memory that the engine may keep for updates: a new file for a small store is cheap, so it may keep less.
+# Memory that the engine may retain for updates; less for small stores, whose files are cheap to rebuild.
 _MIN_RETAINED_BYTES = 16 * MEBIBYTE
 _MAX_RETAINED_BYTES = 96 * MEBIBYTE
 
 
 class Compactor:
-    """Decides when a store is compacted, and does it in the background."""
+    """Decides when a store needs compaction, and runs it in the background."""
 
     def __init__(
         self,
@@ -52,9 +54,10 @@ class Compactor:
         background: Callable[[Callable[[], None]], object],
         needed_from: Sequence[Callable[[], int]] = (),
     ) -> None:
-        """The journal is kept from the first sequence on that any of ``needed_from`` names.
+        """Create the compactor of one store.
 
-        ``take_snapshot`` answers with the sequence that the newest is then of.
+        ``take_snapshot`` takes a snapshot and returns its sequence. ``needed_from`` returns the first journal sequence
+        that each consumer still has to read; the journal is kept from the earliest of these.
         """
         self._layout = layout
         self._journal = journal
@@ -67,12 +70,12 @@ class Compactor:
         self._finished.set()
         self._not_before = 0.0
         self._compacting = threading.Lock()
-        self._look_again_at = 0
+        self._next_check_bytes = 0
         self._failed = False
         self.done = 0
 
     def wanted(self) -> bool:
-        """Whether to compact once the store is idle; begins at once when it cannot wait that long."""
+        """Return whether to compact once the store is idle. Start at once if compaction is overdue."""
         pressure = max(self._journal_pressure(), self._engine_pressure(), float(self._failed))
         if pressure < 1 or not self._finished.is_set() or time.monotonic() < self._not_before:
             return False
@@ -82,26 +85,26 @@ class Compactor:
         return False
 
     def start_if_wanted(self) -> None:
-        """Begin when something has outgrown its threshold."""
+        """Start compaction in the background if a threshold is exceeded."""
         if self.wanted():
             self.start()
 
     def start_again(self) -> None:
-        """Begin when the last one failed a while ago."""
+        """Retry a failed compaction after a delay."""
         if self._failed:
             self.start_if_wanted()
 
     def start(self) -> None:
-        """Begin in the background."""
+        """Start compaction in the background."""
         self._finished.clear()
         self._background(self.run)
 
     def wait(self) -> None:
-        """Block until none is under way."""
+        """Block until no compaction is running."""
         self._finished.wait()
 
     def run(self) -> None:
-        """Compact now, in this thread; a failure is logged and nothing has changed."""
+        """Compact now, in this thread. A failure is logged and changes nothing."""
         self._finished.clear()
         started = time.perf_counter()
         name = self._layout.name
@@ -125,36 +128,37 @@ class Compactor:
             self._finished.set()
 
     def erase(self, before: int) -> None:
-        """Leave nothing of what was so up to a commit: a snapshot of now, a new engine file, and no journal before.
+        """Remove all data that is no longer current as of commit ``before``.
 
-        Nothing is retained of the journal for its own sake. Blocks. Raises Unavailable while somebody has yet to read
-        what is to go, and what taking a snapshot and making a file raise.
+        Takes a snapshot, renews the engine file and truncates the journal, of which nothing is retained beyond what is
+        needed. Blocks. Raises Unavailable while a consumer still has to read the journal, and the errors of taking a
+        snapshot and of building an engine file.
         """
         with self._compacting:
             while not (self._engine.forget() or self._renew_engine()):
-                pass  # who closed it meanwhile has left a file, which can be forgotten
+                pass  # it was closed meanwhile, so `forget` succeeds on the next attempt
             sequence = self._take_snapshot()
             if min(sequence, *(needed() - 1 for needed in self._needed_from)) < before:
-                raise Unavailable("somebody has yet to read what the journal holds; try again shortly", retry_after=2)
+                raise Unavailable("the journal is still being read by others; try again shortly", retry_after=2)
             for each in snapshot.list_snapshots(self._layout.journal)[:1]:
                 snapshot.verify(each)
             snapshot.remove_but_newest(self._layout.journal, 1)
             self._journal.drop_before(before, 0)
-            self._look_again_at = 0
+            self._next_check_bytes = 0
 
     def _journal_pressure(self) -> float:
-        """How far the journal has outgrown its threshold since the last snapshot; 1 is there."""
+        """Return the journal growth since the last snapshot, as a fraction of its threshold."""
         size = self._journal.bytes + self._journal.spared_after(0)
-        if size < self._look_again_at:
+        if size < self._next_check_bytes:
             return 0.0
         grown, before = unsnapshotted_bytes(self._layout, self._journal)
         room = max(self._settings.compact_wal_mb * MEBIBYTE, before // 2)
-        # Until it can be due there is nothing to look at.
-        self._look_again_at = size + max(room - grown, 0)
+        # Skip this check until the journal could have reached its threshold.
+        self._next_check_bytes = size + max(room - grown, 0)
         return grown / room
 
     def _engine_pressure(self) -> float:
-        """How far the engine's log, or the memory that it keeps, has outgrown its threshold; 1 is there."""
+        """Return the engine's log size or retained memory, whichever is larger, as a fraction of its threshold."""
         if not self._engine.is_open:
             return 0.0
         file_bytes, log_bytes = self._engine.bytes()
@@ -165,18 +169,18 @@ class Compactor:
     def _compact(self) -> int:
         if self._engine_pressure() >= 1:
             self._renew_engine()
-            # A snapshot gives way to writes, and takes long then: the next file must not have to wait for it.
+            # A snapshot yields to writes and can take long. Taking it now would delay the next engine file.
             if self._journal_pressure() < 1:
                 return self._engine.state.sequence
         sequence = self._take_snapshot()
-        self._look_again_at = 0
+        self._next_check_bytes = 0
         self._drop_old()
         return sequence
 
     def _renew_engine(self) -> bool:
-        """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made.
+        """Build a new engine file of the current rows and swap it in once it has caught up. Readers do not wait.
 
-        Whether it is: when the old one was closed meanwhile, or got columns, there is nothing that it could replace.
+        Returns False if the old engine was closed or widened meanwhile; the new file is then discarded.
         """
         view = self._engine
         require_room(self._layout.root, sum(view.bytes()))
@@ -203,9 +207,9 @@ class Compactor:
 
 
 class DeltaMerger:
-    """Makes new bases of a store's present rows, one thread at a time.
+    """Merges the delta of a store's current rows into a new base, in one thread at a time.
 
-    ``renew`` is called when the old one turns out to be damaged.
+    ``renew`` is called if the old base turns out to be damaged.
     """
 
     def __init__(self, name: str, rows: RowsView, renew: Callable[[], None]) -> None:
@@ -214,39 +218,39 @@ class DeltaMerger:
         self._renew = renew
         self._idle = threading.Event()
         self._idle.set()
-        self._begins = threading.Lock()
-        self._is_foreseeing = False
+        self._claim_lock = threading.Lock()
+        self._is_staging = False
 
     def wait(self) -> None:
-        """Block until nobody makes a base, but for who foresees one and may wait for the caller."""
-        while not self._is_foreseeing and not self._idle.wait(COMPACTION_POLL_SECONDS):
+        """Block until no merge is running, except one staged by `foreseeing`, which may be waiting for the caller."""
+        while not self._is_staging and not self._idle.wait(COMPACTION_POLL_SECONDS):
             pass
 
     def settle(self) -> None:
-        """Block until nobody makes a base."""
+        """Block until no merge is running."""
         self._idle.wait()
 
     def hold_back(self) -> None:
-        """Block while the changes beside the base are far too many and a new one is being made."""
-        if self._rows.is_overfull and not self._idle.is_set() and not self._is_foreseeing:
+        """Block writes while the delta is overfull and a merge is running."""
+        if self._rows.is_overfull and not self._idle.is_set() and not self._is_staging:
             log.warning("writes_held_back", store=self._name, changed=self._rows.changed)
             self._idle.wait(COMPACTION_DELAY_SECONDS)
 
     def begin_if_wanted(self, *, idle: bool = False) -> None:
-        """Have a base made beside everything else, if the changes have outgrown their limits."""
+        """Start a merge in a thread of its own if the delta exceeds its limits."""
         if self._rows.wants_fold(idle=idle) and self._begin():
-            # A thread of its own, for writes may come to wait for it.
+            # Not the shared background thread: writes may have to wait for this merge.
             threading.Thread(target=self._fold, name=f"fold-{self._name}", daemon=True).start()
 
     def at_once(self) -> None:
-        """Make one now, unless somebody is at it. Blocks."""
+        """Merge now, unless a merge is running. Blocks."""
         if self._begin():
             self._fold()
 
     def erase(self) -> None:
-        """Make one now of what the rows are, with nothing else in its files. Blocks.
+        """Rewrite all base files now, so that they hold only current rows. Blocks.
 
-        Raises StorageFull, Unavailable, and RowsDamaged when the old one is not whole.
+        Raises StorageFull, Unavailable, and RowsDamaged if the old base is damaged.
         """
         while not self._begin():
             self._idle.wait(COMPACTION_POLL_SECONDS)
@@ -257,9 +261,9 @@ class DeltaMerger:
 
     @contextmanager
     def foreseeing(self, check: Callable[[], None] = lambda: None) -> Generator[StagedBase]:
-        """Rows to leave some out of before the commit that takes them away.
+        """Yield a staged base, from which rows can be removed before the commit that deletes them.
 
-        Waits for who makes a base; ``check`` is called now and then meanwhile.
+        Waits for a running merge, calling ``check`` at intervals.
         """
         while not self._begin(foreseeing=True):
             self._idle.wait(COMPACTION_POLL_SECONDS)
@@ -268,17 +272,17 @@ class DeltaMerger:
             with self._rows.foreseeing() as foreseen:
                 yield foreseen
         finally:
-            self._is_foreseeing = False
+            self._is_staging = False
             self._idle.set()
             self.begin_if_wanted()
 
     def _begin(self, *, foreseeing: bool = False) -> bool:
-        """Whether nobody else makes a base; from here on the caller does."""
-        with self._begins:
+        """Claim the merge, and return whether no other thread holds it."""
+        with self._claim_lock:
             if not self._idle.is_set():
                 return False
-            # Said first, for the writer must not wait for who foresees one.
-            self._is_foreseeing = foreseeing
+            # Set before `_idle` is cleared: the writer must not wait for a staged base.
+            self._is_staging = foreseeing
             self._idle.clear()
             return True
 
@@ -290,7 +294,7 @@ class DeltaMerger:
             self._idle.set()
             self._renew()
         except (KgserveError, OSError):
-            # The journal has everything; it is tried again after the next write.
+            # Nothing is lost: the journal has all changes, and the next write tries again.
             log.exception("rows_not_folded", store=self._name)
         finally:
             self._idle.set()

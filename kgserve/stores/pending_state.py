@@ -1,7 +1,6 @@
-"""What a write sees that is decided in its turn: the store as it will be once the writes of its group before it are in.
+"""State of a store including the uncommitted writes of the current commit group.
 
-So writes that depend on what is there need not be alone: many agents that say the same at once share one sync to the
-disk, and are told of one memory.
+Writes that depend on existing rows can therefore share a group, and one sync to disk, with the writes they depend on.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.storage.rows.ways import redirects_of, upward
 
 MAX_PENDING_CHILDREN = 100
-"""So many children that are in the way of a change are looked at."""
+"""Maximum number of conflicting children that a change examines."""
 
 
 class PendingState:
-    """The rows of the last commit under those that the group has decided so far. For the writing thread.
+    """Rows of the last commit, overlaid with the writes decided so far in the group. For the writer thread only.
 
-    Indexes only name what may fit; who asks looks at the rows. ``now`` is in microseconds; ``sequence`` is that of the
-    commit that what is decided will be.
+    Index lookups return candidates; callers check the rows. ``now`` is in microseconds. ``sequence`` is the number of
+    the commit that the next decision becomes.
     """
 
     def __init__(self, rows: Rows, memories: MemoryProjection, now: int) -> None:
@@ -45,59 +44,62 @@ class PendingState:
         self._alike: dict[tuple[bytes, bytes], list[str]] = {}
 
     def node(self, node_id: str) -> NodeRow | None:
-        """A node as it will be."""
+        """Return a node as of the pending state, or None."""
         return self._nodes[node_id] if node_id in self._nodes else self.rows.node(node_id)
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """Those of some nodes that will be there."""
+        """Return the given nodes that exist in the pending state."""
         found = self.rows.nodes([node_id for node_id in ids if node_id not in self._nodes])
         return found | {node_id: row for node_id in ids if (row := self._nodes.get(node_id)) is not None}
 
     def edges(self, keys: Collection[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
-        """Those of some edges that will be there."""
+        """Return the given edges that exist in the pending state."""
         found = self.rows.edges([key for key in keys if key not in self._edges])
         return found | {key: row for key in keys if (row := self._edges.get(key)) is not None}
 
     def about(self, memory: str) -> dict[str, float]:
-        """The entities that a memory will be about, with how much."""
+        """Return the entities that a memory is about, with their weights."""
         return {edge.target: edge.weight for edge in self.edges_from(memory) if edge.relation_type == IS_ABOUT}
 
     def edges_from(self, node_id: str) -> list[EdgeRow]:
-        """The edges that will lead from a node."""
-        return self._with_mine(self.rows.outgoing(node_id), node_id, 0)
+        """Return the outgoing edges of a node."""
+        return self._overlay_pending(self.rows.outgoing(node_id), node_id, 0)
 
     def edges_to(self, node_id: str, kind: str = "") -> list[EdgeRow]:
-        """The edges that will lead to a node, of a kind if one is given."""
-        there = self.rows.incoming(node_id) if not kind else incoming_of(self.rows, node_id, kind)
-        return [edge for edge in self._with_mine(there, node_id, 1) if not kind or edge.relation_type == kind]
+        """Return the incoming edges of a node, optionally of one relation type."""
+        committed = self.rows.incoming(node_id) if not kind else incoming_of(self.rows, node_id, kind)
+        return [edge for edge in self._overlay_pending(committed, node_id, 1) if not kind or edge.relation_type == kind]
 
-    def _with_mine(self, there: Iterable[EdgeRow], node_id: str, end: int) -> list[EdgeRow]:
-        """Edges of the last commit as the group leaves them, and those that it adds."""
-        mine = {key: self._edges[key] for key in self._edges_at.get(node_id, ()) if key[end] == node_id}
-        kept = [edge for edge in there if edge.key not in mine]
-        return kept + [row for row in mine.values() if row is not None]
+    def _overlay_pending(self, committed: Iterable[EdgeRow], node_id: str, end: int) -> list[EdgeRow]:
+        """Overlay pending edge changes on committed edges."""
+        pending = {key: self._edges[key] for key in self._edges_at.get(node_id, ()) if key[end] == node_id}
+        kept = [edge for edge in committed if edge.key not in pending]
+        return kept + [row for row in pending.values() if row is not None]
 
     def upward(self, memory: str) -> dict[str, EdgeRow]:
-        """The relations that may say what a memory will stand below, by the parent."""
-        there = {edge.target: edge for edge in upward(self.rows, (memory,)).get(memory, ())}
-        return {parent: edge for parent, edge in (there | self._upward.get(memory, {})).items() if edge is not None}
+        """Return the relations that may place a memory below a parent, by parent id."""
+        committed = {edge.target: edge for edge in upward(self.rows, (memory,)).get(memory, ())}
+        return {parent: edge for parent, edge in (committed | self._upward.get(memory, {})).items() if edge is not None}
 
     def more_general(self, memory: str, layer: int) -> list[str]:
-        """Memories that may stand directly below one though their layer is more general; of many some."""
-        most = MAX_PENDING_CHILDREN + len(self._nodes) + len(self._upward)
-        known = self._memories.ask(lambda memories, _: memories.more_general(memory, layer, most))
+        """Return memories directly below ``memory`` whose layer may be more general than ``layer``, up to a limit."""
+        limit = MAX_PENDING_CHILDREN + len(self._nodes) + len(self._upward)
+        known = self._memories.ask(lambda memories, _: memories.more_general(memory, layer, limit))
         return [*known, *(child for child, parents in self._upward.items() if memory in parents)]
 
     def survivor(self, node_id: str) -> str:
-        """The node itself, or the one that it will have come to by merges."""
+        """Return the node's id after following merge redirects."""
         return survivor_of(redirects_of(self.rows, (node_id,)) | self._merged, node_id)
 
     def expect(self, texts: Iterable[str]) -> None:
-        """Look up together who says what `saying` will be asked for."""
+        """Prefetch in one lookup the candidates that `saying` will need for these texts."""
         self._alike |= self._memories.alike_all({(text_hash(text), fingerprint(text)) for text in texts}, self.now)
 
     def saying(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
-        """The memories that may say the same; with ``in_other_words`` also those of the same wording."""
+        """Return active memories with the same text.
+
+        With ``in_other_words``, memories with the same normalized wording are included.
+        """
         digest, wording = text_hash(text), fingerprint(text)
         digests = {digest, wording} if in_other_words else {digest}
         known = self._alike.get((digest, wording))
@@ -107,15 +109,15 @@ class PendingState:
         return [row for row in found if is_active(row, self.now) and not (row.extras and row.extras.belongs_to)]
 
     def named(self, name: str) -> list[NodeRow]:
-        """The nodes that may be called so, by their name or another one, whatever its case and blanks."""
+        """Return the nodes with this name or alias, ignoring case and whitespace."""
         return self._found(self._memories.named(name), (folded(name),))
 
     def names_like(self, name: str) -> list[str]:
-        """Names of entities that may be meant by one that there is not, as of the last commit."""
+        """Return similar entity names as of the last commit, as suggestions for an unknown name."""
         return self._memories.ask(lambda memories, _: memories.names_like(name))
 
     def took(self, change: ChangeSet) -> None:
-        """See what a write of the group has come to."""
+        """Apply the change set of a write in the group."""
         for key in change.edges_deleted:
             self._put(key, None)
             if key[2] == CHILD_OF:

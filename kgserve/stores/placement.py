@@ -1,4 +1,4 @@
-"""Where the stores of a pool are, and how their commits become durable: in one folder, and nowhere else."""
+"""Location of a pool's stores and durability of their commits. This module implements the single-server case."""
 
 from __future__ import annotations
 
@@ -29,108 +29,108 @@ from kgserve.stores.cluster_api import ClusterStatus, MoveAnswer, UpgradeAnswer
 log = structlog.get_logger()
 
 NODE_FILE = "cluster.json"
-"""What says that the journals of a data folder are copies of what a cluster has."""
-NOT_CLUSTERED_MESSAGE = "this server is no node of a cluster; --cluster makes it one"
+"""File that marks a data folder as a node of a cluster; its journals are replicas of the cluster's logs."""
+NOT_CLUSTERED_MESSAGE = "this server is not a node of a cluster; start it with --cluster to join one"
 _DROPPED_STORE_PREFIX = ".dropped-"
 
 
 class CommitLog:
-    """How the commits of an open store become durable: here, once this machine's disk has them."""
+    """Durable log of an open store's commits. Here a commit is durable once it is on the local disk."""
 
     is_copy = False
-    """Whether the store is another server's, and this one has its commits after that."""
+    """True if the store is a read replica of a store served by another server."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
 
     @property
     def is_current(self) -> bool:
-        """Whether the store may be asked and written to; if not, `confirm` says more. At once. Raises Unavailable."""
+        """True if the store may be read and written; if not, `confirm` decides. Never blocks. Raises Unavailable."""
         return True
 
     def confirm(self) -> bool:
-        """Whether the store is still this server's to be asked; if not, it has to be placed and opened anew.
+        """Return whether this server still serves the store. If not, the store has to be placed and opened again.
 
-        May wait. Raises Unavailable.
+        May block. Raises Unavailable.
         """
         return True
 
     def catch_up(self, store: CommittingStore) -> None:
-        """Have a copy take in what its store has come to by now. May wait. Raises StorageFull and Unavailable."""
+        """Apply the commits that a replica is missing. May block. Raises StorageFull and Unavailable."""
 
     def append(self, changes: list[ChangeSet]) -> None:
-        """Make consecutive change sets durable, all or none of them. Raises StorageFull and Unavailable."""
+        """Make consecutive change sets durable, all or none. Raises StorageFull and Unavailable."""
         self.journal.append(changes)
 
-    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a cluster has to know
-        """Have the snapshot that is taken within the block wherever the store is kept, and less of what came before.
+    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - used by cluster nodes
+        """Replicate the snapshot taken within the block, and trim the log before it.
 
-        With ``alone`` nothing that is over is kept there any more. Raises StorageFull and Unavailable.
+        With ``alone``, older log entries are removed from the replicas entirely. Raises StorageFull and Unavailable.
         """
         return nullcontext()
 
     def note(self) -> None:
-        """Put down what makes the next opening quick, before the journal is closed. Raises StorageFull.
+        """Record what speeds up the next open, before the journal is closed. Raises StorageFull.
 
-        Here the mark of a clean close says it.
+        A single server needs nothing: the clean-close marker is enough.
         """
 
 
 class CommittingStore(Protocol):
-    """A store that is open."""
+    """An open store that can apply replicated commits."""
 
     @property
     def commits(self) -> CommitLog:
-        """What makes its commits durable."""
+        """Log that makes its commits durable."""
         ...
 
     def follow(self, changes: list[ChangeSet]) -> None:
-        """Take in commits of another server, and wait until readers see them."""
+        """Apply commits of another server, and block until readers see them."""
         ...
 
 
 class HeldStores(Protocol):
-    """The stores that are open here."""
+    """Access to the stores that are open in this process."""
 
     def held_open(self, name: str) -> AbstractContextManager[CommittingStore | None]:
-        """The store of a name, if it is open."""
+        """Yield the named store if it is open, else None."""
         ...
 
     def unopened(self, name: str) -> AbstractContextManager[bool]:
-        """Whether nobody has a store open; within the block nobody opens it then."""
+        """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
 
 class Away(NamedTuple):
-    """A store that another node of the cluster serves."""
+    """A store served by another node of the cluster."""
 
     node: str
     description: StoreFile
 
 
 class Placement:
-    """The stores of a data folder that is nobody else's. Made by a pool, used by any thread."""
+    """Placement of stores in a data folder owned by this server alone. Thread-safe."""
 
     counts: NodeCounts | None = None
-    """What a node of a cluster has done."""
+    """Counters of cluster activity; None outside a cluster."""
     is_shared = False
-    """Whether other servers may have copies of its stores."""
+    """True if other servers may have replicas of its stores."""
 
     def __init__(self, data_dir: Path, settings: Settings) -> None:
-        """Raises Conflict for a folder whose journals are copies: to write there would be to lose it."""
+        """Open the data folder. Raises Conflict if it belongs to a cluster node, since local writes would be lost."""
         self.data_dir = data_dir
         self._settings = settings
         self._making = threading.Lock()
-        # Called with the name of a store whose copy here is to be kept no more: for waking, not for work.
+        # Called with the name of a store whose local replica is obsolete. Callbacks must not block.
         self.outdated: list[Callable[[str], object]] = []
         self._check_folder()
 
     def names(self) -> list[str]:
-        """All stores that there are, in order."""
+        """Return the names of all stores, sorted."""
         return self.here()
 
     def here(self) -> list[str]:
-        """The stores whose present state is in this folder, in order."""
+        """Return the names of the stores whose current state is in this folder, sorted."""
         found = (
             (path.name.removesuffix(STORE_FOLDER_SUFFIX), path)
             for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}")
@@ -138,29 +138,29 @@ class Placement:
         return sorted(name for name, path in found if _is_name(name) and holds_store(path))
 
     def layout(self, name: str) -> Layout:
-        """Where a store's files are, or would be."""
+        """Return the file layout of a store, whether it exists or not."""
         return Layout(self.data_dir, name)
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a store."""
+        """Return whether the store exists."""
         return self.layout(name).exists
 
     def is_here(self, name: str) -> bool:
-        """Whether the files of a store in this folder are its present state."""
+        """Return whether this folder holds the current state of a store."""
         return self.exists(name)
 
-    def away(self, name: str) -> Away | None:  # noqa: ARG002 - a node of a cluster looks it up
-        """What is known of a store that another node serves, or would be asked for; None for one that is here."""
+    def away(self, name: str) -> Away | None:  # noqa: ARG002 - used by cluster nodes
+        """Return what is known of a store served by another node, or None for a local store."""
         return None
 
     def elsewhere(self, name: str) -> ServedElsewhere | None:  # noqa: ARG002 - as above
-        """Who else serves a store, as far as is known without asking anybody; it may have moved since."""
+        """Return which other node serves a store, from cached knowledge that may be outdated."""
         return None
 
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
-        """Have the files of a store in this folder, to be opened; whether it was made, with the ``chosen`` settings.
+        """Make the files of a store available for opening, and return whether the store was created with ``chosen``.
 
-        Raises NoStore for one that is not there when nothing was chosen, Conflict for a name that cannot be had.
+        Raises NoStore if it does not exist and ``chosen`` is None, and Conflict if the name is not available.
         """
         layout = self.layout(name)
         if layout.exists:
@@ -171,51 +171,51 @@ class Placement:
         return True
 
     def place_copy(self, name: str) -> None:
-        """Have files of a store that another server serves in this folder, to be opened as a copy. Raises NoStore."""
+        """Make replica files of a store that another server serves available for opening. Raises NoStore."""
         raise NoStore(name)
 
     def begin(self, pool: HeldStores) -> None:
-        """Go on with the copies of stores that other servers serve, until `close`."""
+        """Start following the replicas of other servers' stores, until `close`."""
 
     def close(self) -> None:
-        """Go on with no copies any more."""
+        """Stop following replicas."""
 
     def status(self, *, look: bool = True) -> ClusterStatus:  # noqa: ARG002 - as above
-        """The nodes of the cluster; without a ``look`` as they were last seen. Raises Conflict where there is none."""
+        """Return the nodes of the cluster; without ``look``, as last seen. Raises Conflict outside a cluster."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def hand_over(self, name: str, node: str) -> MoveAnswer:  # noqa: ARG002 - as above
-        """Have another node serve a store, which is closed and was placed here. Raises Conflict, and as `describe`."""
+        """Transfer a closed store, placed here, to another node. Raises Conflict, and the errors of `describe`."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def await_opened(self, name: str, node: str, until: float) -> str:  # noqa: ARG002 - as above
-        """Wait until another node has opened a store that was handed over to it; why it has not, else empty.
+        """Wait until another node has opened a store handed over to it. Return the reason if it has not, else "".
 
-        until: a reading of `time.monotonic`. Raises Conflict.
+        until: deadline as a `time.monotonic` reading. Raises Conflict.
         """
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def drain(self, *, undo: bool) -> list[str]:  # noqa: ARG002 - as above
-        """Have this node take no stores over, or again; those that it claims. Blocks. Raises Conflict."""
+        """Stop this node from taking over stores, or undo that. Return the stores it owns. Blocks. Raises Conflict."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def successor(self, name: str) -> str:  # noqa: ARG002 - as above
-        """The node that is to serve a store in the place of this one. Raises Conflict and Unavailable."""
+        """Return the node that should serve a store instead of this one. Raises Conflict and Unavailable."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def repair(self, name: str) -> int:  # noqa: ARG002 - as above
-        """Have a store's log, which was torn, begin anew with its files here, once it is placed and opened.
+        """Rebuild a store's damaged log from its local files, once it is placed and opened.
 
-        How many frames of the log were compared. Raises Conflict, NoStore and Unavailable.
+        Return the number of log frames compared. Raises Conflict, NoStore and Unavailable.
         """
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def finish_upgrade(self) -> UpgradeAnswer:
-        """Have all nodes write in the newest format. Raises Conflict and Unavailable."""
+        """Switch all nodes to writing the newest format. Raises Conflict and Unavailable."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
     def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
-        """The newest of what this server, the nodes of its cluster, or one ``node`` put on record; oldest first.
+        """Return the newest audit records of this server, of all cluster nodes, or of one ``node``; oldest first.
 
         Raises Conflict, NotFound and Unavailable.
         """
@@ -224,23 +224,23 @@ class Placement:
         return newest_records(self.data_dir, limit)
 
     def token_of(self, node: str) -> str:  # noqa: ARG002 - as above
-        """What opens everything at another node, empty for one that is not known."""
+        """Return the token that authorizes all requests to another node, or "" for an unknown node."""
         return ""
 
     def others(self) -> dict[str, str]:
-        """The other nodes of the cluster that are alive, and where each is reached."""
+        """Return the URLs of the other live nodes, by name."""
         return {}
 
     def commits(self, name: str, journal: Journal) -> CommitLog:  # noqa: ARG002 - as above
-        """How the journal of a store that was placed and is being opened is written from now on."""
+        """Return the log for the commits of a store that was placed and is being opened."""
         return CommitLog(journal)
 
     def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
-        """Put down what an open store is; durable afterwards. Raises OSError and Unavailable."""
+        """Write the description of an open store durably. Raises OSError and Unavailable."""
         return layout.describe(description)
 
     def adopt(self, name: str, folder: Path) -> None:
-        """Make a finished folder within the data folder the store of a name. Raises Conflict when there is one."""
+        """Turn a finished folder within the data folder into the named store. Raises Conflict if the store exists."""
         with self._making:
             root = self.layout(name).root
             if root.exists() or root.is_symlink():
@@ -250,64 +250,64 @@ class Placement:
             sync_folder(self.data_dir)
 
     def drop(self, name: str) -> None:
-        """Have a store be no more, which is closed and was placed here."""
+        """Delete a closed store that was placed here."""
         self.remove(name)
 
     def forget_outdated(self, name: str) -> bool:  # noqa: ARG002 - as above
-        """Remove a copy that is to be kept no more; whether the store, which another server had, was dropped."""
+        """Remove an obsolete replica. Return whether its store, served by another server, was dropped."""
         return False
 
     def remove(self, name: str) -> None:
         """Remove a store's files."""
         trash = self.staging(name)
         self.layout(name).root.rename(trash)
-        # Before anything in it goes: it is there as a whole, or not at all.
+        # The rename is durable before any file is removed, so that a crash never leaves half a store.
         sync_folder(self.data_dir)
         shutil.rmtree(trash, ignore_errors=True)
 
     def staging(self, name: str) -> Path:
-        """A path in the data folder for what is being made, or removed."""
+        """Return a path in the data folder for a store that is being prepared or removed."""
         return self.data_dir / f"{_DROPPED_STORE_PREFIX}{name}-{time.time_ns()}"
 
     def clear_trash(self) -> None:
-        """Remove what a process that ended has left half made, or half removed."""
+        """Remove folders that an earlier process left half prepared or half removed."""
         for path in self.data_dir.glob(f"{_DROPPED_STORE_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def _check_folder(self) -> None:
         if (self.data_dir / NODE_FILE).exists():
             raise Conflict(
-                f"{self.data_dir} belongs to a node of a cluster, whose stores are written through their node alone: "
-                "start it with --cluster, and ask it"
+                f"{self.data_dir} belongs to a cluster node, and only that node may write to its stores; "
+                "start the node with --cluster and send requests to it"
             )
 
     def _make(self, layout: Layout, description: StoreFile) -> None:
-        """Make the files of a new, empty store. Raises Conflict."""
+        """Create the files of a new, empty store. Raises Conflict."""
         with self._making:
             self._refuse_twin(layout.name)
             private_folder(layout.root)
         create_store(layout, self._settings.journal_segment_mb, description)
 
     def _others(self) -> Iterable[str]:
-        """The names that are taken, also by what is no store yet."""
+        """Return all names in use, including those of incomplete stores."""
         return (path.name[: -len(STORE_FOLDER_SUFFIX)] for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}"))
 
     def _refuse_twin(self, name: str) -> None:
-        """Names that differ in case alone would be one folder where file systems fold case."""
+        """Raise Conflict if another store's name differs only in case: some file systems fold case."""
         for other in self._others():
             if other.lower() == name.lower() and other != name:
-                raise Conflict(f"there is a store {other!r} whose name differs in case alone")
+                raise Conflict(f"a store named {other!r} exists, and names must differ in more than case")
 
 
 def described(chosen: StoreSettings) -> StoreFile:
-    """What a store is that is made now with the ``chosen`` settings."""
+    """Return the description of a store created now with the ``chosen`` settings."""
     return StoreFile(PLAIN_STORE_FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
 
 
 def create_store(layout: Layout, segment_mb: int, description: StoreFile) -> None:
-    """Make the files of a new, empty store."""
+    """Create the files of a new, empty store."""
     private_folder(layout.root)
-    # Before the journal, which makes it a store: there is no moment at which it has other settings.
+    # Written before the journal, whose presence makes the folder a store, so that its settings always exist.
     layout.describe(description)
     Journal.create(layout.journal, segment_mb * MEBIBYTE).close()
 

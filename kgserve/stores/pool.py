@@ -1,4 +1,4 @@
-"""The stores of one data folder: opened when first asked for, closed when others need the place."""
+"""Pool of the open stores of a data folder, which opens them on demand and closes idle ones above a limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kgserve.stores.store import OpenStore, StoreDependencies
 
 log = structlog.get_logger()
 
-# Requests that may wait for one store to open, and for how long.
+# Limits on requests that wait for one store to open.
 _MAX_WAITING_FOR_OPEN = 6
 _OPEN_TIMEOUT_SECONDS = 60.0
 _RELEASE_TIMEOUT_SECONDS = 10.0
@@ -48,47 +48,47 @@ Placed = Callable[[Path, Settings], Placement]
 
 
 MOVE_TIMEOUT_SECONDS = 30.0
-"""How long a move, or a drain for all stores together, waits until the new nodes have opened what they got."""
+"""Time that a move, or all moves of a drain together, wait until the new nodes have opened their stores."""
 
 
 class NotOpen(Exception):
-    """The store is not open: ask where blocking is allowed."""
+    """The store is not open; retry where blocking is allowed."""
 
 
 class StoreObserver(Protocol):
-    """Somebody who follows the stores of a pool while they are open."""
+    """Component notified when stores of a pool open and close."""
 
     @property
     def of_copies(self) -> bool:
-        """Whether it follows copies of stores that other servers serve as well."""
+        """True if it observes read replicas of other servers' stores as well."""
         ...
 
     def opened(self, store: OpenStore) -> None:
-        """A store is open now."""
+        """Handle a store that has just opened."""
 
     def closing(self, store: OpenStore) -> None:
-        """A store is about to close; blocks until whatever follows it has let go."""
+        """Handle a store that is about to close. Blocks until the store is no longer used."""
 
     def halt(self) -> None:
-        """All stores are about to close: begin nothing new."""
+        """Stop starting new work, because all stores are about to close."""
 
 
-class _Entry:
-    """A store's place in the pool; ``gate`` is held while it opens or closes."""
+class _PoolEntry:
+    """A store's entry in the pool; ``gate`` is held while it opens or closes."""
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
         self.store: OpenStore | None = None
         self.leases = 0
         self.waiting = 0
-        """Of the leases those that have no store yet."""
+        """Number of leases whose callers still wait for the store to open."""
 
 
 class StorePool(Closing, Stores):
-    """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
+    """Opens stores and leases them to callers. More than ``max_open_stores`` are open only while in use."""
 
     def __init__(self, settings: Settings, placed: Placed = Placement) -> None:
-        """Where the stores are is for what ``placed`` makes to say. Raises InvalidInput and Conflict."""
+        """Open the data folder. ``placed`` builds the placement of its stores. Raises InvalidInput and Conflict."""
         edition(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
         self.usual = usual(settings)
@@ -98,20 +98,20 @@ class StorePool(Closing, Stores):
         with suppress(PermissionError):
             sync_folder(self.data_dir.parent)
         self.placement = placed(self.data_dir, settings)
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _PoolEntry] = OrderedDict()
         self._lock = threading.Lock()
         self.companions: list[StoreObserver] = []
         self._feeds = ChangeFeeds(self.placement.layout)
         self._inbound = InboundLinks(self)
         self.engine_places = EnginePlaces(settings.engine_processes)
         self._closed = threading.Event()
-        # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
+        # One thread for all stores, so that compactions and checks never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
-        self._around = StoreDependencies(
+        self._dependencies = StoreDependencies(
             settings, self._background.submit, self.observation, WarmCopies(), self.placement
         )
         self._tender = MaintenanceTicker(self._all_open, self.held_open, self._retire_lost)
-        self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
+        self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
         self.placement.outdated.append(self._was_outdated)
@@ -133,7 +133,7 @@ class StorePool(Closing, Stores):
         entry = self._enter(name)
         try:
             store = entry.store
-            if store is None or not self._may_be_asked(store, at_least):
+            if store is None or not self._may_serve(store, at_least):
                 store = self._open_at_gate(name, entry, create=create, at_least=at_least)
             store.reach(at_least or 0)
         except BaseException:
@@ -146,7 +146,7 @@ class StorePool(Closing, Stores):
     def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
         with self._lock:
             entry = self._entries.get(name)
-            if entry is None or entry.store is None or not self._may_be_asked(entry.store, at_least):
+            if entry is None or entry.store is None or not self._may_serve(entry.store, at_least):
                 raise NotOpen
             if entry.store.commits.is_copy and entry.store.state.sequence < (at_least or 0):
                 raise NotOpen
@@ -161,10 +161,10 @@ class StorePool(Closing, Stores):
     @override
     def release_or_discard(self, store: OpenStore) -> bool:
         name = store.name
-        with self._entered(name) as entry:
+        with self._leased_entry(name) as entry:
             self._leave(name)
             with entry.gate:
-                if store.state.sequence or entry.store is not store or self._take_out(entry) is None:
+                if store.state.sequence or entry.store is not store or self._detach(entry) is None:
                     return False
                 has_commits = store.state.sequence > 0
                 self._close_store(store)
@@ -191,7 +191,7 @@ class StorePool(Closing, Stores):
     @override
     @contextmanager
     def unopened(self, name: str) -> Generator[bool]:
-        with self._entered(name) as entry, self._waiting(entry):
+        with self._leased_entry(name) as entry, self._waiting(entry):
             is_ours = entry.gate.acquire(blocking=False)
             try:
                 yield is_ours and entry.store is None
@@ -202,9 +202,9 @@ class StorePool(Closing, Stores):
     @override
     def drop(self, name: str) -> None:
         self.require(name)
-        with self._entered(name) as entry, entry.gate:
+        with self._leased_entry(name) as entry, entry.gate:
             self.placement.place(name, None)
-            store = self._take_out_when_unused(name, entry)
+            store = self._detach_when_unused(name, entry)
             if store is not None:
                 self._close_store(store)
             self.placement.drop(name)
@@ -235,9 +235,9 @@ class StorePool(Closing, Stores):
 
     def _hand_over(self, name: str, node: str) -> MoveAnswer:
         self.require(name)
-        with self._entered(name) as entry, self._waiting(entry), entry.gate:
+        with self._leased_entry(name) as entry, self._waiting(entry), entry.gate:
             self.placement.place(name, None)
-            store = self._take_out_when_unused(name, entry, waiting=True)
+            store = self._detach_when_unused(name, entry, waiting=True)
             if store is not None:
                 self._close_store(store)
             moved = self.placement.hand_over(name, node)
@@ -246,7 +246,10 @@ class StorePool(Closing, Stores):
             return moved
 
     def _await_opened(self, moved: MoveAnswer, until: float) -> str:
-        """Wait until a store is open where it was moved to: not at the gate, so that callers are sent there."""
+        """Wait until the new node has opened a moved store.
+
+        Does not hold the gate, so that callers are redirected meanwhile.
+        """
         if self.placement.is_here(moved.store):
             with self.lease(moved.store):
                 return ""
@@ -258,15 +261,19 @@ class StorePool(Closing, Stores):
     @override
     def repair(self, name: str) -> RepairAnswer:
         self.require(name)
-        with self._entered(name) as entry, self._waiting(entry), entry.gate:
+        with self._leased_entry(name) as entry, self._waiting(entry), entry.gate:
             if entry.store is not None and entry.store.commits.confirm():
-                raise Conflict(f"nothing is wrong with the log of store {name!r}: this node serves it")
-            self._let_go_unless_ours(name, entry)
+                raise Conflict(
+                    f"the log of store {name!r} is intact, and this node serves the store; no repair is needed"
+                )
+            self._close_unless_owned(name, entry)
             found = self.placement.repair(name)
             store = entry.store = self._open(name, create=False)
             agreed = store.check()
         if not agreed.ok:
-            raise Unavailable(f"store {name!r} was repaired, but its rows did not come to its digest; see the log")
+            raise Unavailable(
+                f"store {name!r} was repaired, but its rows do not match its digest; see the server's log"
+            )
         status = self.placement.status()
         return RepairAnswer(store=name, node=status.node, sequence=store.state.sequence, found=found)
 
@@ -277,11 +284,11 @@ class StorePool(Closing, Stores):
     @override
     def adopt(self, name: str, folder: Path) -> None:
         check_store_name(name)
-        with self._entered(name) as entry, entry.gate:
+        with self._leased_entry(name) as entry, entry.gate:
             self.placement.adopt(name, folder)
         log.info("store_adopted", store=name)
         self.feeds.created(name)
-        # In a cluster it is a store of all nodes once it was opened.
+        # Opening the store publishes it to the other nodes of a cluster.
         self.require_files(name)
 
     @override
@@ -312,7 +319,7 @@ class StorePool(Closing, Stores):
 
     def _all_open(self) -> dict[str, OpenStore]:
         with self._lock:
-            # Each is looked at once: it may be opened or closed meanwhile.
+            # Read each `store` only once: it may be opened or closed meanwhile.
             found = ((name, entry.store) for name, entry in self._entries.items())
             return {name: store for name, store in found if store is not None}
 
@@ -322,7 +329,7 @@ class StorePool(Closing, Stores):
 
     @override
     def close(self) -> None:
-        """Finish what is queued in every store and close them all. Blocks."""
+        """Finish the queued writes of every store and close all stores. Blocks."""
         if self._closed.is_set():
             return
         with self._lock:
@@ -345,63 +352,63 @@ class StorePool(Closing, Stores):
         self.observation.close()
 
     def _open_at_gate(
-        self, name: str, entry: _Entry, *, create: CreateIfMissing | bool, at_least: int | None
+        self, name: str, entry: _PoolEntry, *, create: CreateIfMissing | bool, at_least: int | None
     ) -> OpenStore:
-        """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
+        """Open a store, or wait until another caller has. The number of waiting callers is limited."""
         with self._waiting(entry):
             if entry.waiting > _MAX_WAITING_FOR_OPEN:
                 raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
             if not entry.gate.acquire(timeout=_OPEN_TIMEOUT_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:
-                if entry.store is None or not self._may_be_asked(entry.store, at_least):
-                    self._let_go_unless_ours(name, entry)
+                if entry.store is None or not self._may_serve(entry.store, at_least):
+                    self._close_unless_owned(name, entry)
                 if entry.store is None:
                     entry.store = self._open(name, create=create, or_copy=at_least is not None)
                 return entry.store
             finally:
                 entry.gate.release()
 
-    def _may_be_asked(self, store: OpenStore, at_least: int | None) -> bool:
-        """Whether an open store may be asked as what it is; a copy for reading alone, by who bears one."""
+    def _may_serve(self, store: OpenStore, at_least: int | None) -> bool:
+        """Return whether an open store may serve this caller. A replica serves only callers that pass ``at_least``."""
         if not self.placement.is_shared:
             return True
         return store.commits.is_current and (at_least is not None or not store.commits.is_copy)
 
     def _retire_lost(self) -> None:
-        """Have stores closed that are open and not to be served any more."""
+        """Close open stores that this node no longer serves."""
         for name, store in self._all_open().items():
             with suppress(Unavailable):
                 if not store.commits.is_current:
                     self._background.submit(self._retire, name)
 
     def _retire(self, name: str) -> None:
-        with self._entered(name) as entry:
+        with self._leased_entry(name) as entry:
             try:
                 with self._waiting(entry), entry.gate:
-                    self._let_go_unless_ours(name, entry)
+                    self._close_unless_owned(name, entry)
             except KgserveError as error:
                 log.warning("store_not_let_go", store=name, reason=str(error))
 
     def _was_outdated(self, name: str) -> None:
-        # A pool that is closed schedules nothing; what is of no use any more is seen at the next start.
+        # A closed pool schedules nothing; the next start removes obsolete replicas.
         with suppress(RuntimeError):
             self._background.submit(self._forget_outdated, name)
 
     def _forget_outdated(self, name: str) -> None:
-        """Remove what is left here of a store that another server has dropped, or from which it erased something."""
-        with self._entered(name) as entry:
+        """Remove the replica of a store that another server has dropped or purged data from."""
+        with self._leased_entry(name) as entry:
             try:
                 with self._waiting(entry), entry.gate:
-                    self._let_go_unless_ours(name, entry)
+                    self._close_unless_owned(name, entry)
                     if entry.store is None and self.placement.forget_outdated(name):
                         self.feeds.dropped(name)
             except (KgserveError, OSError) as error:
                 log.warning("copy_not_removed", store=name, reason=str(error))
 
     @contextmanager
-    def _waiting(self, entry: _Entry) -> Generator[None]:
-        """Count a lease among those that have no store yet."""
+    def _waiting(self, entry: _PoolEntry) -> Generator[None]:
+        """Count a lease as waiting for the store to open."""
         with self._lock:
             entry.waiting += 1
         try:
@@ -410,30 +417,30 @@ class StorePool(Closing, Stores):
             with self._lock:
                 entry.waiting -= 1
 
-    def _let_go_unless_ours(self, name: str, entry: _Entry) -> None:
-        """Close a store that is open and is not to be served as it is, at the gate."""
+    def _close_unless_owned(self, name: str, entry: _PoolEntry) -> None:
+        """Close an open store that this node no longer serves. The gate must be held."""
         if (store := entry.store) is None or store.commits.confirm():
             return
         log.warning("store_lost", store=name, sequence=store.state.sequence)
         self.feeds.moved(name)
         store.break_off()
-        if (store := self._take_out_when_unused(name, entry, waiting=True)) is not None:
+        if (store := self._detach_when_unused(name, entry, waiting=True)) is not None:
             self._close_store(store)
 
     @contextmanager
-    def _entered(self, name: str) -> Generator[_Entry]:
-        """A store's place in the pool, which is leased within the block."""
+    def _leased_entry(self, name: str) -> Generator[_PoolEntry]:
+        """Yield a store's pool entry, leased within the block."""
         entry = self._enter(name)
         try:
             yield entry
         finally:
             self._leave(name)
 
-    def _enter(self, name: str) -> _Entry:
+    def _enter(self, name: str) -> _PoolEntry:
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable("the server is stopping")
-            entry = self._entries.setdefault(name, _Entry())
+            entry = self._entries.setdefault(name, _PoolEntry())
             entry.leases += 1
             self._entries.move_to_end(name)
             return entry
@@ -469,15 +476,15 @@ class StorePool(Closing, Stores):
         return store
 
     def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool, or_copy: bool) -> OpenStore:
-        wish, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
+        request, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
         try:
-            made = self.placement.place(layout.name, (wish.chosen or self.usual) if create else None)
+            made = self.placement.place(layout.name, (request.chosen or self.usual) if create else None)
         except (ServedElsewhere, OwnerUnreachable):
             if not or_copy:
                 raise
             self.placement.place_copy(layout.name)
-        store = OpenStore(layout, self.feeds.of(layout.name), self._around)
-        wish.made = wish.made or made
+        store = OpenStore(layout, self.feeds.of(layout.name), self._dependencies)
+        request.made = request.made or made
         if self.placement.is_shared and not store.commits.is_copy:
             self.feeds.arrived(layout.name, store.state.sequence)
         elif made:
@@ -489,13 +496,13 @@ class StorePool(Closing, Stores):
             name, entry = idle
             try:
                 with entry.gate:
-                    store = self._take_out(entry)
+                    store = self._detach(entry)
                     if store is not None:
                         self._close_store(store)
             finally:
                 self._leave(name)
 
-    def _pick_surplus(self) -> tuple[str, _Entry] | None:
+    def _pick_surplus(self) -> tuple[str, _PoolEntry] | None:
         with self._lock:
             if sum(entry.store is not None for entry in self._entries.values()) <= self.settings.max_open_stores:
                 return None
@@ -505,10 +512,10 @@ class StorePool(Closing, Stores):
                     return name, entry
             return None
 
-    def _take_out(self, entry: _Entry, *, waiting: bool = False) -> OpenStore | None:
-        """The store of an entry that nobody else has leased, taken out of it so that nobody can any more.
+    def _detach(self, entry: _PoolEntry, *, waiting: bool = False) -> OpenStore | None:
+        """Detach and return the store of an entry if no other caller has leased it, else None.
 
-        Who is ``waiting`` for it may have it opened anew.
+        With ``waiting``, leases that only wait for the store are ignored; they may open it again.
         """
         with self._lock:
             if entry.leases > (entry.waiting if waiting else 1):
@@ -516,9 +523,9 @@ class StorePool(Closing, Stores):
             store, entry.store = entry.store, None
             return store
 
-    def _take_out_when_unused(self, name: str, entry: _Entry, *, waiting: bool = False) -> OpenStore | None:
+    def _detach_when_unused(self, name: str, entry: _PoolEntry, *, waiting: bool = False) -> OpenStore | None:
         deadline = time.monotonic() + _RELEASE_TIMEOUT_SECONDS
-        while (store := self._take_out(entry, waiting=waiting)) is None and entry.store is not None:
+        while (store := self._detach(entry, waiting=waiting)) is None and entry.store is not None:
             if time.monotonic() > deadline:
                 in_use = f"store {name!r} is in use; try again when its requests are done"
                 raise Unavailable(in_use, retry_after=5) if waiting else Conflict(in_use)
@@ -532,10 +539,10 @@ class StorePool(Closing, Stores):
                 companion.closing(store)
             store.close()
         except (KgserveError, OSError) as error:
-            # Without the mark of a clean close it is rebuilt from its journal when it opens again.
+            # Without the clean-close marker, the next open rebuilds it from its journal.
             log.exception("store_close_failed", store=store.name, error=str(error))
 
-    def _check_now_and_then(self) -> None:
+    def _check_periodically(self) -> None:
         interval = self.settings.check_interval
         while not self._closed.wait(interval or None):
             for name in list(self.open_stores()):
@@ -553,10 +560,7 @@ class StorePool(Closing, Stores):
 
 
 class MaintenanceTicker:
-    """Keeps what follows the journals of open stores in step: one thread, woken by commits and once a second.
-
-    It calls `OpenStore.tend` of each, at once for those in which Cypher is asked.
-    """
+    """Thread that runs `OpenStore.tend` for all open stores once a second, and right after some commits."""
 
     def __init__(
         self,
@@ -564,7 +568,11 @@ class MaintenanceTicker:
         held: Callable[[str], AbstractContextManager[OpenStore | None]],
         first: Callable[[], None],
     ) -> None:
-        """``names`` are the open stores, ``held`` gives one of them, if it still is; ``first`` is called before."""
+        """Start the thread.
+
+        ``names`` lists the open stores, ``held`` yields one of them if it is still open, and ``first`` runs before each
+        pass.
+        """
         self._names = names
         self._held = held
         self._first = first
@@ -574,12 +582,12 @@ class MaintenanceTicker:
         self._thread.start()
 
     def committed(self, store: OpenStore) -> None:
-        """A store has a new commit."""
+        """Wake the thread for a new commit, if the store has Cypher readers or a scratch copy to reset."""
         if store.engine.is_asked or store.copy.is_behind:
             self._awake.set()
 
     def stop(self) -> None:
-        """End the thread; blocks until it has."""
+        """End the thread. Blocks."""
         self._stopping = True
         self._awake.set()
         self._thread.join()
@@ -593,7 +601,7 @@ class MaintenanceTicker:
                 for name in self._names():
                     self._tend(name)
             except Exception:
-                # Whatever it is, the thread must go on.
+                # The thread must survive any error.
                 log.exception("not_tended")
 
     def _tend(self, name: str) -> None:

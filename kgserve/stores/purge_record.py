@@ -1,4 +1,7 @@
-"""What is to be erased, noted beside the journal before anything goes: begun once, it is completed after any crash."""
+"""Durable record of a purge, written before any data is removed.
+
+A purge interrupted by a crash is completed from it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _PURGE_RECORD_FILE = "erasing.json"
 
 
 class PurgeTargets(msgspec.Struct, frozen=True):
-    """Nodes that are to be erased: those that are there, the ids of others that were, the first commit of any."""
+    """Nodes to purge.
+
+    ``rows`` are current nodes, ``gone`` the ids of nodes already deleted, ``first`` the earliest commit of any of them.
+    """
 
     rows: list[NodeRow] = []
     gone: list[str] = []
@@ -24,21 +30,23 @@ class PurgeTargets(msgspec.Struct, frozen=True):
 
     @property
     def ids(self) -> list[str]:
-        """Of all that are to be erased."""
+        """Ids of all nodes to purge."""
         return [*(row.id for row in self.rows), *self.gone]
 
 
 class PurgeResult(msgspec.Struct, frozen=True):
-    """What was erased: anybody else may have it from between the commits ``first`` and ``through``."""
+    """Range of commits that contained the purged data. Backups and followers may still hold it from this range."""
 
     first: int
     through: int
 
 
 class Intention(msgspec.Struct, frozen=True):
-    """Nodes of which nothing from up to a commit is to stay, and ``former``, of which nothing that is over by then.
+    """Purge that was decided but may not be complete.
 
-    The journal goes on behind ``before``. ``texts`` names the vectors of theirs that are kept, in hexadecimal.
+    Everything about the nodes ``ids`` is removed up to commit ``through``. For the nodes ``former``, only versions that
+    are no longer current by then are removed. The journal is kept from the commit after ``before`` on. ``texts`` lists
+    the cached embeddings to delete, as hexadecimal text hashes.
     """
 
     ids: list[str]
@@ -49,12 +57,12 @@ class Intention(msgspec.Struct, frozen=True):
 
 
 def intend(layout: Layout, intention: Intention) -> None:
-    """Put down what is to be erased; durable afterwards. Raises OSError."""
+    """Record a purge durably before it begins. Raises OSError."""
     write_whole(layout.root / _PURGE_RECORD_FILE, msgspec.json.encode(intention))
 
 
 def intended(layout: Layout) -> Intention | None:
-    """What was begun, and is not known to be completed."""
+    """Return the recorded purge that is not known to be complete, or None."""
     try:
         return decode_json((layout.root / _PURGE_RECORD_FILE).read_bytes(), Intention)
     except FileNotFoundError:
@@ -65,6 +73,6 @@ def intended(layout: Layout) -> Intention | None:
 
 
 def settled(layout: Layout) -> None:
-    """There is nothing to be completed any more; durable afterwards. Raises OSError."""
+    """Delete the record of a completed purge durably. Raises OSError."""
     (layout.root / _PURGE_RECORD_FILE).unlink(missing_ok=True)
     sync_folder(layout.root)

@@ -1,7 +1,8 @@
-"""Mending a store whose journal is damaged: its end is cut off, and what only the history still knows comes back.
+"""Salvage of a store with a damaged journal.
 
-What comes back is one commit, with the number of the last one that the history has seen; those before it that are gone
-are commits without rows. So no number is used twice, and the history, which has seen them all, stays as it is.
+The damaged end of the journal is cut off, and rows that only the history still has are restored. They are restored in
+one commit, with the number of the last commit that the history has seen; missing commits before it become empty. No
+sequence number is used twice, and the history stays valid.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, link_id
 from kgserve.storage.rebuild import fresh_folder
 
 MAX_EMPTY_COMMITS = 1_000_000
-"""So many commits are left without rows at most: a view that has seen more than that has a damaged number."""
+"""Maximum number of empty filler commits. A projection that claims more has a damaged sequence number."""
 _RECOVERY_BATCH_CHANGES = 10_000
 _MAX_LISTED_LOSSES = 20
 
@@ -39,9 +40,9 @@ Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
 
 
 def salvage(layout: Layout, settings: Settings) -> Iterator[str]:
-    """Mend a store that is not open, and say what was done, in words; nothing when there is nothing to do.
+    """Repair a closed store, and yield messages about what was done; nothing if the store is intact.
 
-    Raises JournalDamaged when the journal no longer leads to any state, StorageFull.
+    Raises StorageFull, and JournalDamaged if no state can be recovered from the journal.
     """
     with storing(f"salvaging store {layout.name!r}"):
         yield from _salvage(layout, settings.journal_segment_mb * MEBIBYTE)
@@ -57,7 +58,7 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
     with closing(Journal.open(layout.journal, segment_bytes, after)) as journal:
         if not cut and seen.sequence <= journal.last:
             return
-        # They may hold rows that are gone. First of all: from here on their numbers could fit the journal's.
+        # Projections may hold lost rows. Remove them before new commits reuse the sequence numbers that they have seen.
         layout.forget_indexes()
         layout.forget_views()
         remove_files(layout.catalog)
@@ -69,41 +70,41 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
 
 
 def _continue(layout: Layout, journal: Journal, seen: Witness) -> Iterator[str]:
-    """Write what comes behind a journal that has lost its end."""
+    """Append the recovered commits to a truncated journal."""
     rows = fresh_folder(layout.scratch / "salvage")
     try:
         state = fold_journal(layout, journal, rows).state
-        found = yield from _from_history(layout, rows, state, all_links(layout, journal, state.sequence))
+        found = yield from _recover_from_history(layout, rows, state, all_links(layout, journal, state.sequence))
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     known = max(found, default=state.sequence)
     end = max(known, seen.sequence if seen.sequence - known <= MAX_EMPTY_COMMITS else 0)
-    changes = _filled(found, state, end)
+    changes = _fill_gaps(found, state, end)
     while some := list(islice(changes, _RECOVERY_BATCH_CHANGES)):
         journal.append(some)
     if seen.sequence > known:
-        again = "" if end > known else f"; numbers from {known + 1} on are used again"
-        yield f"what {seen.name} had seen of sequences {known + 1} to {seen.sequence} is lost{again}"
+        reuse_note = "" if end > known else f"; sequence numbers from {known + 1} on are reused"
+        yield f"sequences {known + 1} to {seen.sequence}, which {seen.name} had seen, are lost{reuse_note}"
 
 
-def _filled(found: dict[int, ChangeSet], state: StoreState, end: int) -> Iterator[ChangeSet]:
-    """The commits up to one: those that were found, and others without rows between and behind them."""
+def _fill_gaps(found: dict[int, ChangeSet], state: StoreState, end: int) -> Iterator[ChangeSet]:
+    """Yield the commits up to ``end``: recovered ones, and empty ones in the gaps."""
     for sequence in range(state.sequence + 1, end + 1):
-        change = found.get(sequence) or _change_set(msgspec.structs.replace(state, sequence=sequence))
+        change = found.get(sequence) or _empty_change_set(msgspec.structs.replace(state, sequence=sequence))
         state = change.state
         yield change
 
 
-def _from_history(
+def _recover_from_history(
     layout: Layout, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
 ) -> Generator[str, None, dict[int, ChangeSet]]:
-    """The commit that makes the history's rows of the journal's, by its number; what it brings is told."""
+    """Return the commit that restores the history's rows, by its number. Yields messages about it."""
     try:
         with closing(CurrentRows(layout.history)) as present:
             if present.sequence <= state.sequence:
                 return {}
             change = _difference(present, rows, state, linked)
-            yield from _told(change, present, state.sequence)
+            yield from _describe_recovery(change, present, state.sequence)
             return {change.sequence: change}
     except sqlite3.Error as error:
         if layout.history.exists():
@@ -111,8 +112,8 @@ def _from_history(
         return {}
 
 
-class _Compared(msgspec.Struct, Generic[Row]):
-    """Rows of a journal beside those of a history: what is new there, what is other, and what it was or is gone."""
+class _RowDifference(msgspec.Struct, Generic[Row]):
+    """Difference between the rows of a journal and of a history."""
 
     created: list[Row] = []
     updated: list[Row] = []
@@ -136,7 +137,7 @@ class _Compared(msgspec.Struct, Generic[Row]):
 
 
 def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]) -> ChangeSet:
-    nodes, edges = _Compared[NodeRow](), _Compared[EdgeRow]()
+    nodes, edges = _RowDifference[NodeRow](), _RowDifference[EdgeRow]()
     for node in snapshot.read_nodes(rows):
         nodes.add(node, present.node(node))
     for edge in snapshot.read_edges(rows):
@@ -144,10 +145,10 @@ def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Ite
     kept = set(present.lost_nodes)
     others = {row.id for row in nodes.updated}
     nodes.created = [row for row in present.nodes_after(state.sequence) if row.id not in others]
-    nowhere = present.lost_nodes - kept
+    unrecoverable = present.lost_nodes - kept
     other_edges = {row.key for row in edges.updated}
     for edge in present.edges_after(state.sequence):
-        if not nowhere.isdisjoint((edge.source, edge.target)):
+        if not unrecoverable.isdisjoint((edge.source, edge.target)):
             present.lost_edges.add(edge.key)
         elif edge.key not in other_edges:
             edges.created.append(edge)
@@ -159,7 +160,7 @@ def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Ite
         state.edges + len(edges.created) - len(edges.deleted),
     )
     change = msgspec.structs.replace(
-        _change_set(after),
+        _empty_change_set(after),
         nodes_created=nodes.created,
         nodes_updated=nodes.updated,
         nodes_deleted=[row.id for row in nodes.deleted],
@@ -168,21 +169,21 @@ def _difference(present: CurrentRows, rows: Path, state: StoreState, linked: Ite
         edges_updated=edges.updated,
         edges_deleted=[row.key for row in edges.deleted],
     )
-    return _with_links(change, present, linked, state.sequence, nowhere)
+    return _with_links(change, present, linked, state.sequence, unrecoverable)
 
 
 def _with_links(
-    change: ChangeSet, present: CurrentRows, linked: Iterable[list[LinkRow]], last: int, nowhere: set[str]
+    change: ChangeSet, present: CurrentRows, linked: Iterable[list[LinkRow]], last: int, unrecoverable: set[str]
 ) -> ChangeSet:
-    """The same with what makes the history's links of those of the journal, but for those of lost nodes."""
-    compared, before = _Compared[LinkRow](), LinksState()
+    """Add the link changes to a change set, except for links of lost nodes."""
+    compared, before = _RowDifference[LinkRow](), LinksState()
     for some in linked:
         before = shift_links(before, some, ())
         for link in some:
             compared.add(link, present.link(link))
     others = {row.key for row in compared.updated}
     for link in present.links_after(last):
-        if link.edge.source in nowhere:
+        if link.edge.source in unrecoverable:
             present.lost_links.add(link.key)
         elif link.key not in others:
             compared.created.append(link)
@@ -197,28 +198,28 @@ def _with_links(
     )
 
 
-def _change_set(state: StoreState) -> ChangeSet:
-    """One without rows that leads to a state."""
+def _empty_change_set(state: StoreState) -> ChangeSet:
+    """Return an empty change set that leads to ``state``."""
     digest = state.digest.to_bytes(16)
     return ChangeSet(sequence=state.sequence, time=state.time, digest=digest, nodes=state.nodes, edges=state.edges)
 
 
-def _told(change: ChangeSet, present: CurrentRows, last: int) -> Iterator[str]:
+def _describe_recovery(change: ChangeSet, present: CurrentRows, last: int) -> Iterator[str]:
     nodes = len(change.nodes_created) + len(change.nodes_updated)
     edges = len(change.edges_created) + len(change.edges_updated) + len([*change.links_put()])
     edges_gone = len(change.edges_deleted) + len(change.links_deleted)
     deleted = f"{len(change.nodes_deleted)} nodes and {edges_gone} edges deleted"
     yield (
-        f"sequences {last + 1} to {change.sequence} came back from the history, as one commit: "
+        f"sequences {last + 1} to {change.sequence} were restored from the history as one commit: "
         f"{nodes} nodes and {edges} edges new or changed, {deleted}"
     )
     lost = [f"node {each!r}" for each in sorted(present.lost_nodes)]
     lost += [f"edge {' '.join(map(repr, each))}" for each in sorted(present.lost_edges)]
     lost += [f"link {link_id(each)!r}" for each in sorted(present.lost_links)]
     for each in lost[:_MAX_LISTED_LOSSES]:
-        yield f"{each} is damaged in the history: what came after sequence {last} is lost"
+        yield f"{each} is damaged in the history: its changes after sequence {last} are lost"
     if len(lost) > _MAX_LISTED_LOSSES:
-        yield f"so are {len(lost) - _MAX_LISTED_LOSSES} more"
+        yield f"{len(lost) - _MAX_LISTED_LOSSES} more rows are damaged in the same way"
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> str:

@@ -1,14 +1,13 @@
-"""Copy on write: statements that write run on a copy of the store, to learn what they would change.
+"""Scratch databases: writing statements run on a copy of the store to learn what they would change.
 
-Rolling back is not safe in this engine, and a statement that fails half way must change nothing: so it runs in an
-engine file made for such statements alone, from the rows of a store. What it changed is found by looking at the rows
-before and after, and then written like anything else: planned, journaled, applied.
+The engine's rollback is not safe, and a statement that fails half way must change nothing. So each statement runs in a
+separate engine file built from the store's rows. Its changes are found by comparing rows before and after, and are then
+planned, journaled and applied like any other write.
 
-The copy is kept while statements keep coming. One leaves its changes in it; what the store made of them is in the
-journal. So before the next one, the rows that a statement has left are put right from the present rows, with what
-other writes have changed since, in one transaction. A copy that anything is unclear about is given back, and the next
-statement gets a new one; so is one in which a statement may have changed edges or taken rows away, for there this
-engine cannot be relied on.
+The copy is kept while statements keep arriving. Before the next statement, rows changed by the previous one are reset
+to the current rows, and other commits are applied, in one transaction. A copy is discarded if its state is uncertain,
+or if a statement may have changed edges or deleted rows, where the engine is unreliable. The next statement then gets a
+new copy.
 """
 
 from __future__ import annotations
@@ -57,28 +56,28 @@ from kgserve.storage.rows.view import RowsView
 log = structlog.get_logger()
 
 MAX_WARM_COPIES = 2
-"""Copies that all stores together keep."""
+"""Maximum number of copies kept by all stores together."""
 MAX_SCRATCH_RETAINED_BYTES = 64 * MEBIBYTE
-"""Memory that the engine may keep for rows that were updated in a copy."""
+"""Maximum memory that the engine may retain for rows updated in a copy."""
 MAX_SCRATCH_LOG_BYTES = 64 * MEBIBYTE
-"""What the log of a copy may take, or as much as its file."""
+"""Maximum size of a copy's log; a larger file allows a log of its own size."""
 SCRATCH_LOCK_POLL_SECONDS = 0.5
 _SCRATCH_ROOM_BYTES = 4 * MEBIBYTE
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _Key = TypeVar("_Key", str, EdgeKey)
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
-# With a full disk the engine hangs while it closes a file, or ends the process: it must not come to that. What a
-# statement has changed is in the page cache until it is committed, so that bounds what it may add.
+# On a full disk the engine hangs or exits while closing a file, so free space is required up front. The page cache
+# holds a statement's changes until commit, which bounds their size.
 SCRATCH_COPY_FACTOR = 4
 FULL_WRITE_SCOPE = WriteScope()
 _EDGE_PROPERTY_FIELDS = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRAS)
 
 
 class Copy:
-    """An engine file with the rows of a store, for statements to write to, one at a time.
+    """An engine file with the rows of a store, for one statement at a time to write to.
 
-    ``state`` is that of the store which it holds, but for what a statement has done: ``left`` says which rows that are,
-    and None that it is to be used no more. ``has_its_edges``: none has changed, and no node gone, since it was built.
+    ``state`` is the store's state that it holds. ``left`` lists the rows changed by the last statement; None marks the
+    copy as unusable. ``has_its_edges`` is True while no edge has changed and no node was deleted since it was built.
     """
 
     def __init__(self, folder: Path, state: StoreState, engine: Engine) -> None:
@@ -91,7 +90,7 @@ class Copy:
 
     @contextmanager
     def trying(self, rows: Rows) -> Generator[Trial]:
-        """Have a statement run; these are the rows that it has, or some that were there a moment before."""
+        """Run a statement in the block. ``rows`` are the copy's rows, or rows from shortly before."""
         channel = self.engine.writer.channel
         channel.ask(Try())
         self.left = None
@@ -100,7 +99,7 @@ class Copy:
         self.is_new = False
 
     def close(self) -> None:
-        """Close the file, and leave nothing of it."""
+        """Close and delete the file."""
         try:
             self.engine.retire()
         finally:
@@ -108,7 +107,7 @@ class Copy:
 
 
 class Trial:
-    """A statement that may change a copy, through ``session``."""
+    """A statement that runs on a copy through ``session``."""
 
     def __init__(self, copy: Copy, rows: Rows) -> None:
         self.session = copy.engine.writer
@@ -116,41 +115,41 @@ class Trial:
         self._rows = rows
 
     def difference(self, reach: WriteScope = FULL_WRITE_SCOPE) -> Difference:
-        """What is not as it was when the trial began; only what a statement can ``reach`` is looked at.
+        """Return what the statement changed. Only rows that it can ``reach`` are compared.
 
-        Raises Doubtful when the copy cannot be relied on, a new one never.
+        Raises Doubtful if the copy is unreliable; a new copy never is.
         """
         copy, state = self._copy, self._copy.state
         asked = Compare(reach, state.nodes, state.edges, str(copy.folder), copy.is_new)
         compared = self.session.channel.ask(asked, Compared)
         found = compared.difference
-        found = msgspec.structs.replace(found, doubled=[*found.doubled, *self._there_before(found.edges)])
+        found = msgspec.structs.replace(found, doubled=[*found.doubled, *self._existing_keys(found.edges)])
         if compared.sound and not deletes_or_changes_edges(reach):
             copy.left = found
         return found
 
-    def _there_before(self, edges: list[Changed]) -> Iterator[EdgeKey]:
-        """The keys of new edges that another has, which is as it was."""
+    def _existing_keys(self, edges: list[Changed]) -> Iterator[EdgeKey]:
+        """Yield the keys of new edges that already existed and are unchanged."""
         for key in {row.edge_key for row in edges if row.before is None and row.now["relation_type"] is not None}:
             if self._rows.edge(key) is not None:
                 yield key
 
 
 def deletes_or_changes_edges(reach: WriteScope) -> bool:
-    """Whether a statement may take rows away, or change edges.
+    """Return whether a statement may delete rows or change edges.
 
-    In a file whose edges have changed since it was built this engine has been seen to miss some that it was to delete
-    and to leave others behind; after deletions by a caller's statement, to miss nodes. Reading edges has stayed right.
+    In a file whose edges have changed since it was built, the engine sometimes fails to delete edges. After a
+    statement's deletions, it sometimes misses nodes. Reading edges is always correct.
     """
     sets_edges = any(reach.may_set(name) for name in _EDGE_PROPERTY_FIELDS)
     return reach.deletes or (reach.relations and (reach.creates or sets_edges))
 
 
 def copied(source: Few | AbstractContextManager[Session], folder: Path, options: EngineOptions, size: int) -> Copy:
-    """A copy of few rows, or of all that a session sees, in a folder of its own; it costs more the more there are.
+    """Build a copy of few rows, or of all rows that a session sees, in a folder of its own.
 
-    The session is given back before the copy is used. ``size`` is about what the engine's files of the store have, in
-    bytes. Raises StorageFull when the disk has no room for the copy and for whatever a statement may add to it.
+    The session is released before the copy is used. ``size`` is the approximate size of the store's engine files in
+    bytes. Raises StorageFull if the disk has no room for the copy and for what a statement may add.
     """
     file = folder / "graph.kuzu"
     try:
@@ -172,30 +171,30 @@ def copied(source: Few | AbstractContextManager[Session], folder: Path, options:
 
 
 class WarmCopies:
-    """The copies that are kept in all stores: those that were used last."""
+    """LRU list of the copies kept by all stores."""
 
-    def __init__(self, most: int = MAX_WARM_COPIES) -> None:
-        self._most = most
+    def __init__(self, limit: int = MAX_WARM_COPIES) -> None:
+        self._limit = limit
         self._lock = threading.Lock()
         self._copies: OrderedDict[ScratchDatabase, None] = OrderedDict()
 
     def used(self, copy: ScratchDatabase) -> None:
-        """A copy is being used; others are given back if they are too many, unless they are in use as well."""
+        """Mark a copy as used, and discard the oldest ones above the limit unless they are in use."""
         with self._lock:
             self._copies[copy] = None
             self._copies.move_to_end(copy)
-            surplus = list(self._copies)[: -self._most]
+            surplus = list(self._copies)[: -self._limit]
         for other in surplus:
             other.give_back_if_free()
 
     def given_back(self, copy: ScratchDatabase) -> None:
-        """A copy is there no longer."""
+        """Remove a discarded copy from the list."""
         with self._lock:
             self._copies.pop(copy, None)
 
 
 class ScratchDatabase:
-    """The copy of one store, if there is one now. Statements run in it one at a time."""
+    """The scratch copy of one store, if one exists. Statements run in it one at a time."""
 
     def __init__(
         self,
@@ -206,7 +205,7 @@ class ScratchDatabase:
         copies: WarmCopies,
         seconds: float = FOLLOW_AFTER_STATEMENT_SECONDS,
     ) -> None:
-        """Make none yet. It is given back once no statement has come for so many ``seconds``."""
+        """Create without a copy. A copy is discarded after ``seconds`` without statements."""
         self.seconds = seconds
         self.made = 0
         self._folder = layout.scratch / "statement"
@@ -221,18 +220,18 @@ class ScratchDatabase:
 
     @property
     def is_warm(self) -> bool:
-        """Whether there is one."""
+        """True if a copy exists."""
         return self._copy is not None
 
     @property
     def is_behind(self) -> bool:
-        """Whether a statement has left something in it that is to be put right."""
+        """True if rows changed by a statement have to be reset."""
         copy = self._copy
         return copy is not None and copy.left is not NO_DIFFERENCE
 
     @contextmanager
     def turn(self, check: Callable[[], None]) -> Generator[None]:
-        """The right to `run` statements, in any thread, while the block runs; ``check`` is called while waiting."""
+        """Acquire the exclusive right to `run` statements, from any thread; ``check`` is called while waiting."""
         while not self._lock.acquire(timeout=SCRATCH_LOCK_POLL_SECONDS):
             check()
         try:
@@ -240,72 +239,72 @@ class ScratchDatabase:
         finally:
             self._lock.release()
 
-    def run(self, work: Callable[[Trial], _Found], reach: WriteScope = FULL_WRITE_SCOPE) -> _Found:
-        """What ``work`` makes of a copy of the present rows; it is called again where the first try leads nowhere.
+    def run(self, work: Callable[[Trial], _Result], reach: WriteScope = FULL_WRITE_SCOPE) -> _Result:
+        """Return the result of ``work`` on a copy of the current rows.
 
-        ``reach`` is what it may change. For who has the `turn`. Raises what ``work`` does, and StorageFull when there
-        is no room for a copy.
+        ``work`` may be called a second time, on a new copy. ``reach`` is what the statement may change. The caller must
+        hold `turn`. Raises the errors of ``work``, and StorageFull if there is no room for a copy.
         """
         try:
             with self._rows.reading() as rows:
                 return self._run(work, reach, rows)
         finally:
             self._used_at = time.monotonic()
-            if self._copy is not None and (self._copy.left is None or _is_worn(self._copy)):
-                self._give_back()
+            if self._copy is not None and (self._copy.left is None or _needs_replacement(self._copy)):
+                self._discard()
 
     def tend(self) -> None:
-        """Put right what a statement has left, follow, and give back what nobody wants. Blocks."""
+        """Reset changed rows, apply new commits, and discard an unused copy. Blocks."""
         if self._copy is None or not self._lock.acquire(blocking=False):
             return
         try:
             if time.monotonic() - self._used_at >= self.seconds:
-                self._give_back()
+                self._discard()
                 return
             with self._rows.reading() as rows:
-                self._is_in_step(rows)
+                self._bring_up_to_date(rows)
         finally:
             self._lock.release()
 
     def give_back_if_free(self) -> None:
-        """Let the copy go, unless a statement is at it."""
+        """Discard the copy unless a statement is running."""
         if self._lock.acquire(blocking=False):
             try:
-                self._give_back()
+                self._discard()
             finally:
                 self._lock.release()
 
     def close(self) -> None:
-        """Let the copy go."""
+        """Discard the copy."""
         with self._lock:
-            self._give_back()
+            self._discard()
 
-    def _run(self, work: Callable[[Trial], _Found], reach: WriteScope, rows: Rows) -> _Found:
-        if self._is_in_step(rows) and self._suits(reach):
-            # What has been written to for long may be worn out where a new one is not: its cache may be full.
+    def _run(self, work: Callable[[Trial], _Result], reach: WriteScope, rows: Rows) -> _Result:
+        if self._bring_up_to_date(rows) and self._is_safe_for(reach):
+            # A copy with many writes can fail, for example with a full cache, where a new one succeeds.
             with contextlib.suppress(Doubtful, StorageFull, EngineFailed, Unavailable):
-                return self._tried(work, rows)
+                return self._run_on_copy(work, rows)
             log.info("copy_doubtful", store=self._engine.layout.name)
-        self._give_back()
+        self._discard()
         engine = self._engine
         source = few_rows(self._rows) or engine.reading(timeout=0)
         self._copy = copied(source, self._folder, engine.options, sum(engine.bytes()))
         self.made += 1
-        return self._tried(work, rows)
+        return self._run_on_copy(work, rows)
 
-    def _suits(self, reach: WriteScope) -> bool:
+    def _is_safe_for(self, reach: WriteScope) -> bool:
         copy = self._copy
         return copy is not None and (copy.has_its_edges or not deletes_or_changes_edges(reach))
 
-    def _tried(self, work: Callable[[Trial], _Found], rows: Rows) -> _Found:
+    def _run_on_copy(self, work: Callable[[Trial], _Result], rows: Rows) -> _Result:
         copy = self._copy
         assert copy is not None  # noqa: S101
         self._copies.used(self)
         with copy.trying(rows) as trial:
             return work(trial)
 
-    def _is_in_step(self, rows: Rows) -> bool:
-        """Whether there is a copy of these rows and room for a statement in it; if not, there is none any more."""
+    def _bring_up_to_date(self, rows: Rows) -> bool:
+        """Bring the copy up to date, and return whether it is usable. Discard it otherwise."""
         copy = self._copy
         if copy is None:
             return False
@@ -316,13 +315,13 @@ class ScratchDatabase:
         except StorageFull:
             pass
         except Exception:
-            # Whatever it was, nobody knows what this copy holds now.
+            # After any failure the contents of this copy are unknown.
             log.exception("copy_not_followed", store=self._engine.layout.name)
-        self._give_back()
+        self._discard()
         return False
 
     def _follow(self, copy: Copy, rows: Rows) -> bool:
-        """Make a copy one of these rows, unless that is too much for one transaction."""
+        """Update a copy to these rows. Return False if that needs more than one transaction."""
         behind = copy.state.sequence < rows.at
         if not behind and copy.left is NO_DIFFERENCE:
             return True
@@ -335,14 +334,14 @@ class ScratchDatabase:
         if len(net):
             require_room(self._folder, _SCRATCH_ROOM_BYTES)
             copy.engine.apply(net, rows.state, recorded=False)
-            # What a statement has set before it is put right is kept as well.
+            # The engine also retains the versions that the statement itself wrote.
             copy.engine.kept_bytes += kept_versions(net, rows.state)
             copy.is_new = False
             copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
         copy.state, copy.left = rows.state, NO_DIFFERENCE
         return True
 
-    def _give_back(self) -> None:
+    def _discard(self) -> None:
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
@@ -350,20 +349,20 @@ class ScratchDatabase:
 
 
 def settle(net: NetChange, left: Difference, rows: Rows) -> None:
-    """Have a net change lead to these rows from a copy in which a statement has ``left`` something, too."""
+    """Extend a net change so that it also resets the rows that a statement has ``left`` changed in a copy."""
     nodes = {row.now["id"]: True for row in left.nodes} | dict.fromkeys(left.nodes_gone, False)
     for node_id, is_there in nodes.items():
         node = rows.node(node_id)
-        _settle(node_id, node, net.nodes_created, net.nodes_updated, net.nodes_deleted, is_there=is_there)
-        # What a statement has set beyond the fields that every node has goes, too.
+        _reset_row(node_id, node, net.nodes_created, net.nodes_updated, net.nodes_deleted, is_there=is_there)
+        # Also drops the attributes that the statement added.
         net.remade.add(node_id)
     edges = {row.edge_key: True for row in left.edges} | dict.fromkeys(left.edges_gone, False)
     for key, is_there in edges.items():
         edge = rows.edge(key)
-        _settle(key, edge, net.edges_created, net.edges_updated, net.edges_deleted, is_there=is_there)
+        _reset_row(key, edge, net.edges_created, net.edges_updated, net.edges_deleted, is_there=is_there)
 
 
-def _settle(
+def _reset_row(
     key: _Key,
     row: _Row | None,
     created: dict[_Key, _Row],
@@ -381,6 +380,6 @@ def _settle(
         deleted.add(key)
 
 
-def _is_worn(copy: Copy) -> bool:
+def _needs_replacement(copy: Copy) -> bool:
     file_bytes, log_bytes = copy.engine.bytes()
     return log_bytes > max(MAX_SCRATCH_LOG_BYTES, file_bytes)

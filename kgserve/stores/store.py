@@ -1,4 +1,4 @@
-"""One open store: plan, journal, apply, answer."""
+"""One open store, with its write path: plan, journal, apply, report."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from kgserve.stores.writer import Followed, Planned, Write, Writer, prepared
 log = structlog.get_logger()
 
 IDLE_MERGE_DELAY_SECONDS = 2.0
-"""So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
+"""Time since the last commit after which even a small delta is merged into a new base, for faster reads and opens."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _Listed = TypeVar("_Listed")
@@ -62,22 +62,25 @@ Background = Callable[[Callable[[], None]], object]
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """A comparison of the engine's rows with the journal's digest: when, in microseconds, and whether they agreed."""
+    """Result of comparing all rows with the journal's digest; ``time`` is in microseconds."""
 
     time: int
     ok: bool
 
 
 class Eraser(Protocol):
-    """Takes nodes out of a store for good."""
+    """Purges nodes from a store."""
 
     def erase(self, find: Callable[[Rows], PurgeTargets]) -> Future[PurgeResult]:
-        """Take away what ``find`` finds in the writer's turn, and all that is left of it; done when that is gone."""
+        """Purge the nodes that ``find`` returns. The future completes when all is gone.
+
+        ``find`` is called in the writer thread.
+        """
         ...
 
 
 class StoreDependencies(msgspec.Struct, frozen=True):
-    """What the stores of a pool have in common. ``background`` runs work of low urgency later."""
+    """Dependencies shared by the stores of a pool. ``background`` schedules low-priority work."""
 
     settings: Settings
     background: Background
@@ -87,10 +90,10 @@ class StoreDependencies(msgspec.Struct, frozen=True):
 
 
 class OpenStore:
-    """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
+    """An open store. All changes happen in its writer thread; any thread may read concurrently."""
 
     def __init__(self, layout: Layout, feed: ChangeFeed, around: StoreDependencies) -> None:
-        """Open a store whose files are here, repairing what a crash left."""
+        """Open a store from its local files, repairing what a crash left behind."""
         settings, background = around.settings, around.background
         self.observation = around.observation
         self.count = StoreCount()
@@ -101,24 +104,24 @@ class OpenStore:
         self.description = layout.described()
         self._placement = around.placement
         self._describing = threading.Lock()
-        # Called in the changing thread after settings have changed: for waking, not for work.
+        # Called in the changing thread after a change of settings. Must not block.
         self.after_change: list[Callable[[], None]] = []
-        # Who erases what is in it, once there is somebody.
+        # Set by the component that implements purging.
         self.eraser: Eraser | None = None
-        # The consolidations that are being carried out: one that is not, and is not done, was broken off.
+        # Ids of running consolidations. An unfinished one that is not listed was interrupted.
         self.runs: set[str] = set()
         self.last_check: CheckResult | None = None
-        # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
+        # Called in the writer thread after every group, once its callers have their reports. Must not block.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
-        # Called in the erasing thread once the journal has nothing left of what was erased: for marking, not for work.
+        # Called in the purging thread once the purged data has left the journal. Must not block.
         self.after_erasing: list[Callable[[], None]] = []
-        # Called in its own thread after the history has taken commits in: for waking, not for work.
+        # Called in the history's thread after it has applied commits. Must not block.
         self.after_history: list[Callable[[], None]] = []
-        # Of the history: another number each time that other versions are in conflict, 0 while none are.
+        # Changes whenever the set of conflicting versions changes; 0 while no conflict exists.
         self.heads_mark = 0
-        # Called about once a second while the store is open: for a look, not for work.
+        # Called about once a second while the store is open. Must not block.
         self.each_second: list[Callable[[], None]] = []
-        # The first sequences that somebody still has to read from the journal.
+        # Each returns the first sequence that its consumer still has to read from the journal.
         self.needed_from: list[Callable[[], int]] = []
         shutil.rmtree(layout.scratch, ignore_errors=True)
         with contextlib.ExitStack() as undo:
@@ -131,13 +134,16 @@ class OpenStore:
             undo.pop_all()
         self._background = background
         self._closing = threading.Event()
-        # Nodes that are being erased, of which a snapshot is to say nothing.
+        # Ids of nodes being purged, which snapshots must omit.
         self._forgotten: frozenset[str] = frozenset()
         self._committed_at = time.monotonic()
         newest = max(self.rows.state.time, newest_file_time(layout.journal))
         self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
-        self.folding, self.rows.on_damage = DeltaMerger(layout.name, self.rows, self._renew_rows), self._being_renewed
+        self.folding, self.rows.on_damage = (
+            DeltaMerger(layout.name, self.rows, self._renew_rows),
+            self._schedule_rebuild,
+        )
         self.engine = EngineProjection(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = ScratchDatabase(layout, self.journal, self.engine, self.rows, around.copies)
         self.catalog = CatalogProjection(layout, self.journal, self.rows)
@@ -153,23 +159,23 @@ class OpenStore:
 
     @property
     def state(self) -> StoreState:
-        """Where it stands: the last commit that readers see."""
+        """State as of the last commit that readers see."""
         return self.rows.state
 
     @property
     def queued(self) -> int:
-        """Writes that wait."""
+        """Number of queued writes."""
         return self._writer.queued
 
     @property
     def writing(self) -> bool:
-        """Whether a write is being carried out, or waits."""
+        """True if a write is running or queued."""
         return self._writer.busy
 
     def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[Report]:
-        """Queue a write; the future gives its report once it is durable and applied.
+        """Queue a write; the future returns its report once it is durable and applied.
 
-        Raises Unavailable when too many writes wait for longer than ``wait`` seconds. The future raises InvalidInput,
+        wait: seconds to block while the queue is full before raising Unavailable. The future raises InvalidInput,
         StorageFull or Unavailable.
         """
         return self._writer.submit(Write(batch, Future()), wait)
@@ -177,51 +183,55 @@ class OpenStore:
     def submit_prepared(
         self, prepare: Callable[[], WriteBatch | Planned | Followed], wait: float = 0.0
     ) -> Future[Report]:
-        """Queue a write whose batch or plan is made in the writing thread, once all writes before it are in.
+        """Queue a write whose batch or plan ``prepare`` builds in the writer thread.
 
-        Nothing else is written meanwhile. Raises what `submit` does; so does the future, and what ``prepare`` raises.
+        All earlier writes are committed by then, and no other write runs meanwhile. Raises the errors of `submit`; so
+        does the future, along with those of ``prepare``.
         """
         return self._writer.submit(Write(WriteBatch(), Future(), prepare), wait)
 
     def submit_decided(
         self, decide: Callable[[PendingState], WriteBatch], cost: int, wait: float = 0.0
     ) -> Future[Report]:
-        """Queue a write whose batch is made in the writing thread, of what the writes before it come to.
+        """Queue a write whose batch ``decide`` builds in the writer thread, from the pending state of its group.
 
-        It is committed with others, so ``decide`` must be quick; ``cost`` is about the bytes that its batch will have.
-        Raises what `submit` does; so does the future, and what ``decide`` raises.
+        It is committed together with other writes, so ``decide`` must be quick. ``cost`` is the approximate size of its
+        batch in bytes. Raises the errors of `submit`; so does the future, along with those of ``decide``.
         """
         return self._writer.submit(Write(WriteBatch(cost=cost), Future(), decide=decide), wait)
 
     def follow(self, changes: list[ChangeSet]) -> None:
-        """Take in commits that another server has made, and wait until readers see them.
+        """Apply commits made by another server, and block until readers see them.
 
         Raises StorageFull and Unavailable.
         """
         self.submit_prepared(lambda: Followed(changes)).result()
 
     def reach(self, sequence: int) -> None:
-        """Have a copy see a commit. Raises ServedElsewhere when it has not come here, and Unavailable."""
+        """Wait until a replica has applied a commit.
+
+        Raises Unavailable, and ServedElsewhere if the commit has not arrived yet.
+        """
         if self.commits.is_copy and self.state.sequence < sequence:
             self.commits.catch_up(self)
             if self.state.sequence < sequence:
                 self.commits.confirm()
 
     def require_own(self) -> None:
-        """Raise ServedElsewhere for a copy: what is asked of it only the server knows that serves the store."""
+        """Raise ServedElsewhere for a replica. Call it before operations that only the serving node supports."""
         if self.commits.is_copy:
             self.commits.confirm()
 
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
-        """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.
+        """Replace the settings by the result of ``change``, durably. Return whether they differ.
 
-        Others who change them wait; writes go on, and those planned later meet the new ones. Raises what ``change``
-        does, StorageFull and Unavailable.
+        Concurrent changes of settings wait; writes continue, and those planned later use the new settings. Raises
+        StorageFull, Unavailable and the errors of ``change``.
         """
         with self._describing:
             before = self.description
             after = before.with_settings(change(before.settings), self.state.sequence)
-            # As JSON: to Python true is 1.
+            # Compared as JSON, since True == 1 in Python.
             if _encode(before.settings) == _encode(after.settings):
                 return False
             with storing(f"changing the settings of store {self.name!r}"):
@@ -233,33 +243,38 @@ class OpenStore:
 
     @contextlib.contextmanager
     def reading(self) -> Generator[Rows]:
-        """The rows of the last commit. Raises Unavailable when they turn out to be damaged, and are made anew."""
+        """Yield the rows of the last commit. Raises Unavailable if they are damaged; they are then rebuilt."""
         try:
             with self.rows.reading() as rows:
                 yield rows
         except RowsDamaged as error:
-            raise self._being_renewed(error) from error
+            raise self._schedule_rebuild(error) from error
 
     @contextlib.contextmanager
     def reading_links(self) -> Generator[tuple[Rows, LinkReader | None]]:
-        """The rows of the last commit, and the links as of it; None where there are none. Raises Unavailable."""
+        """Yield the rows of the last commit and its links; None if the store has no links. Raises Unavailable."""
         try:
             with self.links.reading() as (links, rows):
                 yield rows, links
         except RowsDamaged as error:
-            raise self._being_renewed(error) from error
+            raise self._schedule_rebuild(error) from error
 
-    def _being_renewed(self, error: RowsDamaged) -> Unavailable:
-        """What is said to who met damaged rows; they are made anew in the background."""
+    def _schedule_rebuild(self, error: RowsDamaged) -> Unavailable:
+        """Schedule a rebuild of damaged rows, and return the error for their reader."""
         self._background(self._renew_rows)
-        return Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2)
+        return Unavailable(
+            f"the current rows are damaged and are being rebuilt; try again shortly: {error}", retry_after=2
+        )
 
     def listing(self, question: Callable[[Catalog, Rows], _Listed], *, by_attributes: bool = False) -> _Listed:
-        """Ask the catalog, ``by_attributes`` where an index of these is needed. See `CatalogProjection.ask`."""
+        """Query the catalog, with an index on attributes if ``by_attributes``.
+
+        Raises the errors of `CatalogProjection.ask`.
+        """
         return self.catalog.ask_by_attributes(question) if by_attributes else self.catalog.ask(question)
 
     def tend(self) -> None:
-        """Bring engine, copy, catalog and memories up to date, and fold the present rows, where that is due. Blocks."""
+        """Bring engine, scratch copy, catalog and memory index up to date, and merge the delta, where due. Blocks."""
         for look in self.each_second:
             look()
         self._follow_settings()
@@ -274,7 +289,7 @@ class OpenStore:
         self.compactor.start_again()
 
     def _follow_settings(self) -> None:
-        """Have a copy be what its store is by now."""
+        """Apply changed settings of the store to its replica."""
         if self.commits.is_copy and (away := self._placement.away(self.name)) is not None:
             if away.description == self.description:
                 return
@@ -283,7 +298,10 @@ class OpenStore:
                 wake()
 
     def check(self) -> CheckResult:
-        """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
+        """Compare current rows and the open engine's rows with the journal's digest. Blocks.
+
+        Rebuilds what differs.
+        """
         ok = all([self.check_rows(), self.links.check(), self.ended.check(), self.check_engine()])
         self.last_check = CheckResult(wall_time(), ok)
         self.observation.checks.add("agreed" if ok else "failed")
@@ -292,8 +310,8 @@ class OpenStore:
         return self.last_check
 
     def check_rows(self) -> bool:
-        """Whether the present rows come to the journal's digest; if not, they have been made anew. Blocks."""
-        reason = "they do not come to the digest"
+        """Return whether the current rows match the journal's digest, and rebuild them otherwise. Blocks."""
+        reason = "they do not match the digest"
         with self.rows.reading() as rows:
             state = rows.state
             try:
@@ -308,7 +326,10 @@ class OpenStore:
         return False
 
     def check_engine(self) -> bool:
-        """As `check_rows`, of the engine's rows; nothing is wrong with a file that is not open. Blocks."""
+        """Return whether the engine's rows match the journal's digest, and rebuild them otherwise. Blocks.
+
+        Returns True if the engine is not open.
+        """
         if not self.engine.is_open:
             return True
         folder = fresh_folder(self.layout.scratch / "check")
@@ -316,17 +337,17 @@ class OpenStore:
             with self.engine.reading(timeout=0, asked=False) as session:
                 state = session.dump(folder)
             ok = snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
-            ok = ok and self._are_links(snapshot.measure_links(folder), state.sequence)
+            ok = ok and self._matches_links(snapshot.measure_links(folder), state.sequence)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if not ok:
             log.error("check_failed", store=self.name, view="engine", sequence=state.sequence)
             with self.engine.commits:
-                self.engine.heal("its rows do not come to the digest")
+                self.engine.heal("its rows do not match the digest")
         return ok
 
-    def _are_links(self, found: LinksState | None, sequence: int) -> bool:
-        """Whether links as of a commit come to what the journal says; those that have changed since are let pass."""
+    def _matches_links(self, found: LinksState | None, sequence: int) -> bool:
+        """Return whether links as of a commit match the journal. Links that have changed since count as matching."""
         if found is None:
             return True
         with self.reading_links() as (_, links):
@@ -335,7 +356,7 @@ class OpenStore:
             return links.changed > sequence or found == links.state
 
     def end_segment(self) -> int:
-        """Have the journal go on in another segment; the last commit before that. Blocks."""
+        """Start a new journal segment, and return the last commit before it. Blocks."""
         ended: list[int] = []
 
         def prepare() -> WriteBatch:
@@ -347,12 +368,11 @@ class OpenStore:
         return ended[0]
 
     def erase(self, before: int, ids: Collection[str]) -> None:
-        """Leave nothing in any file, nor with listeners, of what was so up to a commit and is no more. Blocks.
+        """Remove all data that is no longer current as of commit ``before``, from all files and listeners. Blocks.
 
-        Of nodes with these ``ids`` not even the last version stays.
-
-        A segment of the journal ends there. Others read and write meanwhile. Twice comes to the same. Raises
-        Unavailable, StorageFull, and what making snapshot and engine's file raise.
+        Nodes in ``ids`` are removed including their last version. A journal segment must end at ``before``. Reads and
+        writes continue meanwhile. The operation is idempotent. Raises Unavailable, StorageFull, and the errors of
+        taking a snapshot and of building an engine file.
         """
         try:
             self.folding.erase()
@@ -375,11 +395,11 @@ class OpenStore:
             mark()
 
     def break_off(self) -> None:
-        """Leave snapshots and engine files that are just being made to the next time; the store is to be closed."""
+        """Cancel snapshots and engine files in progress, because the store is about to close."""
         self._closing.set()
 
     def close(self) -> None:
-        """Finish what is queued, then close everything and leave the mark of a clean close."""
+        """Finish the queued writes, close everything and write the clean-close marker."""
         self.break_off()
         self._writer.stop()
         self.compactor.wait()
@@ -399,7 +419,7 @@ class OpenStore:
         log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
 
     def _links_at_close(self) -> tuple[int, int]:
-        """How many links there are, and the last commit that changed any; -1 where that cannot be told."""
+        """Return the number of links and the last commit that changed any; (-1, -1) if unknown."""
         try:
             with self.reading_links() as (_, links):
                 return (0, 0) if links is None else (links.state.count, links.changed)
@@ -407,7 +427,7 @@ class OpenStore:
             log.exception("links_not_counted", store=self.name)
             return -1, -1
 
-    # In the writing thread
+    # Commits (writer thread)
 
     def _commit(self, writes: list[Write]) -> None:
         laps = Stopwatch()
@@ -436,7 +456,7 @@ class OpenStore:
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
             self.catalog.note_committed(size)
-            self._remember(changes)
+            self._update_memory_index(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
@@ -449,8 +469,8 @@ class OpenStore:
             if self.compactor.wanted():
                 self._writer.wake_when_idle()
 
-    def _remember(self, changes: list[ChangeSet]) -> None:
-        """Tell those who know memories, if they have been asked."""
+    def _update_memory_index(self, changes: list[ChangeSet]) -> None:
+        """Pass the changes to the memory index and the access buffer, if in use."""
         if self.memories.is_asked:
             self.memories.committed(changes)
         if self.accesses.waiting:
@@ -460,16 +480,16 @@ class OpenStore:
         return not self.writing and time.monotonic() - self._committed_at > IDLE_MERGE_DELAY_SECONDS
 
     def _take_snapshot(self) -> int:
-        """Have a snapshot taken, and a new base made; the sequence that it is of."""
+        """Take a snapshot and merge the delta into a new base. Return the snapshot's sequence."""
         closing, idle, forgotten = self._closing, self._is_idle, self._forgotten
-        # What is being erased is kept elsewhere when it has gone from everything that goes with a snapshot.
+        # During a purge the snapshot is not replicated; the purge does that itself once all data is gone.
         with contextlib.nullcontext() if forgotten else self.commits.keeping():
             taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
         self.folding.at_once()
         return taken.sequence
 
     def _renew_rows(self) -> None:
-        """Have the present rows made anew in the writer's turn, and wait for it."""
+        """Rebuild the current rows in the writer thread, and wait for it."""
 
         def prepare() -> WriteBatch:
             self._renew_rows_now()
@@ -482,7 +502,10 @@ class OpenStore:
         renew_rows(self.rows, self.layout, self.journal)
 
     def _raise_format(self) -> None:
-        """Have programs from before refuse the store. Durable when it returns. Raises StorageFull and Unavailable."""
+        """Raise the store's format so that older versions of kgserve refuse to open it. Durable on return.
+
+        Raises StorageFull and Unavailable.
+        """
         with self._describing:
             if self.description.format < STORE_FORMAT:
                 newer = msgspec.structs.replace(self.description, format=STORE_FORMAT)
@@ -498,47 +521,49 @@ class OpenStore:
                 change = self.links.with_cut(change)
                 report.edges_deleted += len(change.links_deleted)
             return [change], [(writes[0], report)]
-        ahead = PendingState(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
-        workspace = self.__gathered([write.batch for write in writes if write.decide is None], settle=ahead is None)
+        pending = PendingState(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
+        workspace = self.__gather_workspace(
+            [write.batch for write in writes if write.decide is None], settle=pending is None
+        )
         state, rules = self.state, self._rules()
         changes: list[ChangeSet] = []
         reports: list[tuple[Write, Report]] = []
         for write in writes:
             try:
-                if ahead is not None:
-                    ahead.sequence = state.sequence + 1
-                batch = write.batch if ahead is None else self._decided(write, ahead, workspace)
+                if pending is not None:
+                    pending.sequence = state.sequence + 1
+                batch = write.batch if pending is None else self._decide_batch(write, pending, workspace)
                 check(batch, workspace, rules)
-            except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
+            except Exception as error:  # noqa: BLE001  # passed on to the caller
                 write.future.set_exception(error)
                 continue
             change, report = plan(batch, workspace, state, now, rules)
             if change is not None:
                 changes.append(change)
                 state = change.state
-                if ahead is not None:
-                    ahead.took(change)
+                if pending is not None:
+                    pending.took(change)
             reports.append((write, report))
         return changes, reports
 
-    def _decided(self, write: Write, ahead: PendingState, workspace: Workspace) -> WriteBatch:
-        """The batch of a write, with all that it meets in the workspace."""
+    def _decide_batch(self, write: Write, pending: PendingState, workspace: Workspace) -> WriteBatch:
+        """Return the batch of a write, after adding the rows it needs to the workspace."""
         if write.decide is None:
             return write.batch
         try:
-            batch = write.decide(ahead)
+            batch = write.decide(pending)
         except RowsDamaged as error:
-            raise self._being_renewed(error) from error
-        workspace.join(self.__gathered([batch], settle=False))
+            raise self._schedule_rebuild(error) from error
+        workspace.join(self.__gather_workspace([batch], settle=False))
         return batch
 
-    def __gathered(self, batches: list[WriteBatch], *, settle: bool) -> Workspace:
+    def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> Workspace:
         try:
-            workspace = _gathered(self.rows.rows(), batches, settle=settle)
+            workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
         except RowsDamaged:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
-            workspace = _gathered(self.rows.rows(), batches, settle=settle)
+            workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
         linked = self.rows.rows().linked
         if any(batch.links or (linked and (batch.delete_nodes or batch.delete_links)) for batch in batches):
             self.links.gather(workspace, batches)
@@ -556,17 +581,17 @@ class OpenStore:
         return Rules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
 
 
-def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Workspace:
-    """A workspace with everything that planning these batches asks for. Raises RowsDamaged.
+def _gather_rows(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Workspace:
+    """Return a workspace with all rows needed to plan these batches. Raises RowsDamaged.
 
-    Without ``settle`` there may be further batches, and no edge is taken for one that stays as it is.
+    Without ``settle``, further batches may follow, and no edge is treated as unchanged.
     """
     workspace = Workspace()
     batches = list(batches)
     doomed = [node_id for batch in batches for node_id in batch.delete_nodes]
     deleted = {*with_versions(rows, doomed)} if doomed else set[str]()
     named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
-    # In the order in which they came: they are met again and again, and lie beside each other in memory.
+    # Insertion order keeps keys that are used together close in memory.
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
     keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
@@ -581,10 +606,10 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Wor
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
     numbers = rows.edge_numbers([*keys])
     if settle and len(numbers) >= MIN_BATCH_LOOKUPS and not workspace.merged and all(map(_only_puts, batches)):
-        settled = workspace.settled = _settled(batches, rows.unchanged_weights(numbers))
+        settled = workspace.settled = _unchanged_edges(batches, rows.unchanged_weights(numbers))
         numbers = {key: number for key, number in numbers.items() if key not in settled}
     workspace.edges = {**rows.numbered_edges(numbers)}
-    # A node that is deleted may be given edges by an earlier batch of the same group.
+    # An earlier batch of the same group may add edges to a node that is deleted here.
     for node_id in deleted:
         incident = {row.key: row for row in (*rows.outgoing(node_id), *rows.incoming(node_id))}
         workspace.edges.update(incident)
@@ -593,12 +618,12 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Wor
 
 
 def _only_puts(batch: WriteBatch) -> bool:
-    """Whether a batch neither takes rows away nor wants more of those that stay than that they do."""
+    """Return whether a batch neither deletes rows nor needs more than the keys of unchanged ones."""
     return not (batch.delete_nodes or batch.delete_edges or batch.touch or batch.told)
 
 
-def _settled(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:
-    """The edges with these weights that all puts leave as they are; nobody needs to read their rows."""
+def _unchanged_edges(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:
+    """Return the edges that all puts leave unchanged, so that their rows need not be read."""
     puts = [put for batch in batches for put in batch.edges]
     other = {put.key for put in puts if not put.says_nothing_new(weights.get(put.key))}
     return weights if other.isdisjoint(weights) else weights.keys() - other

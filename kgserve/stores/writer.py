@@ -1,4 +1,4 @@
-"""The writing thread of a store: a bounded queue, served in groups."""
+"""The writer thread of a store: a bounded queue, committed in groups."""
 
 from __future__ import annotations
 
@@ -27,34 +27,35 @@ MAX_WRITE_QUEUE_BYTES = 256 << 20
 
 
 class Planned(Protocol):
-    """A write that was planned before its turn came, and holds for whatever the store is by then."""
+    """A write planned before it reaches the writer thread, valid for any later state of the store."""
 
     @property
     def cost(self) -> int:
-        """About the bytes that it adds to the journal."""
+        """Approximate size of its journal entry in bytes."""
         ...
 
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
-        """The change set that follows a state, and what it comes to."""
+        """Return the change set that follows ``state``, and its report."""
         ...
 
     def show(self, change: ChangeSet) -> None:
-        """Have readers see it, once it is durable."""
+        """Make readers see the change after it is durable."""
         ...
 
 
 class Followed(NamedTuple):
-    """Commits that another server has made."""
+    """Commits made by another server."""
 
     changes: list[ChangeSet]
 
 
 class Write(msgspec.Struct, eq=False):
-    """A batch that waits, and where its caller waits for the report.
+    """A queued write and the future of its report.
 
-    With ``prepare`` the batch is made when its turn has come, from what all writes before it have left; or there is a
-    ``plan`` then, or what is ``followed``. With ``decide`` it is made of what the writes of its group before it come
-    to. ``origin`` is the request that it is for, ``queued_at`` on the monotonic clock.
+    ``prepare`` builds the batch in the writer thread after all earlier writes are committed; it may return a plan or
+    followed commits instead, which are stored in ``plan`` or ``followed``. ``decide`` builds the batch from the pending
+    state of its commit group. ``origin`` is the request that caused the write. ``queued_at`` is a `time.perf_counter`
+    reading in seconds.
     """
 
     batch: WriteBatch
@@ -68,9 +69,9 @@ class Write(msgspec.Struct, eq=False):
 
 
 class Writer:
-    """Runs everything that changes a store, in order, in one thread.
+    """Runs all changes of a store in order, in one thread.
 
-    Writes that wait together are handed over together, up to 60,000 rows or 64 MiB, so that they share a sync to disk.
+    Queued writes are committed in groups of up to 60,000 rows or 64 MiB that share one sync to disk.
     """
 
     def __init__(
@@ -97,18 +98,19 @@ class Writer:
 
     @property
     def queued(self) -> int:
-        """Writes that wait."""
+        """Number of queued writes."""
         return len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether a write is being carried out, or waits."""
+        """True if a write is running or queued."""
         return self._committing or bool(self._waiting)
 
     def submit(self, write: Write, wait: float = 0.0) -> Future[Report]:
-        """Queue a write; ``wait`` is for how many seconds a full queue is borne with.
+        """Queue a write and return the future of its report.
 
-        Raises Unavailable when the queue is full or the store is closing.
+        wait: seconds to block while the queue is full before raising Unavailable. Also raises Unavailable while the
+        store is closing.
         """
         batch = write.batch
         deadline = time.monotonic() + wait
@@ -118,7 +120,7 @@ class Writer:
                 self._waiting and self._bytes + batch.cost > MAX_WRITE_QUEUE_BYTES
             ):
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise Unavailable("too many writes are waiting for this store; try again shortly")
+                    raise Unavailable("the write queue of this store is full; try again shortly")
                 self._refuse_when_stopping()
             self._waiting.append(write)
             self._bytes += batch.cost
@@ -126,11 +128,11 @@ class Writer:
         return write.future
 
     def wake_when_idle(self) -> None:
-        """Call ``idle`` once when a second has passed without a write. For the writing thread."""
+        """Call ``idle`` once after a second without writes. For the writer thread only."""
         self._wake_when_idle = True
 
     def stop(self) -> None:
-        """Finish what is queued, then end the thread; blocks until it has."""
+        """Finish the queued writes and end the thread. Blocks."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -151,7 +153,7 @@ class Writer:
                 self._idle()
 
     def _next(self) -> list[Write] | None:
-        """A group of writes, an empty one when idle, or None at the end."""
+        """Return the next group, an empty list when idle, or None at the end."""
         with self._changed:
             while not self._waiting:
                 if self._stopping:
@@ -187,14 +189,14 @@ class Writer:
             log.warning("commit_refused", store=self._name, error=str(error))
             _fail(live, error)
         except Exception as error:
-            # Whatever it is, the callers must hear of it and the thread go on.
+            # Report any failure to the callers and keep the thread running.
             self._count.failures += 1
             log.exception("commit_failed", store=self._name)
             _fail(live, error)
 
 
 def prepared(write: Write) -> Write | None:
-    """The write with its batch; None when it could not be made, which its caller was told."""
+    """Return the write with its batch or plan, or None if ``prepare`` failed. The future then carries the error."""
     if write.prepare is None:
         return write
     try:
@@ -204,7 +206,7 @@ def prepared(write: Write) -> Write | None:
         if isinstance(made, Followed):
             return msgspec.structs.replace(write, followed=made, prepare=None)
         return msgspec.structs.replace(write, batch=WriteBatch(cost=made.cost), plan=made, prepare=None)
-    except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
+    except Exception as error:  # noqa: BLE001  # passed on to the caller
         write.future.set_exception(error)
         return None
 

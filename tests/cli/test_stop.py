@@ -34,4 +34,4 @@ def test_what_only_has_the_folder_is_left_alone(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path):
         refused = kgserve("stop", "--data", tmp_path)
     assert refused.code == 1
-    assert "serves nothing" in refused.err
+    assert "is no running server" in refused.err

@@ -88,7 +88,7 @@ class MemoryLog:
                 yield check_follows(store, after, decode_record(position, records[position]))
                 after = position
         if after < to:
-            raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks what came after {after}")
+            raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
 
     def left(self, store: str, after: Position) -> Iterator[Logged]:
         records = self._records(store)

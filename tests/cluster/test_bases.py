@@ -202,7 +202,7 @@ def test_a_log_that_lost_something_is_repaired(
     store = f"torn-{len(lost)}"
     for number in range(8):
         clients[0].store(store).inject(nodes=[{"id": f"n{number}", "type": "t", "content": "x"}])
-    with pytest.raises(Conflict, match="nothing is wrong"):
+    with pytest.raises(Conflict, match="no repair is needed"):
         clients[0].store(store).repair()
     nodes[0].end(signal.SIGKILL)
     for each in list(cluster.log.read(store, 0, cluster.log.end(store))):

@@ -210,7 +210,7 @@ def test_a_hole_is_told(rig: Rig, store: str) -> None:
     positions = written(log, store, 10)
     rig.lose_record(store, positions[4])
     with pytest.raises(
-        ReplicatedLogCorrupt, match=f"{store}.* has a hole: after position {positions[3]} comes {positions[5]}"
+        ReplicatedLogCorrupt, match=f"{store}.* has a gap: position {positions[3]} is followed by {positions[5]}"
     ):
         whole(log, store)
     assert len(list(log.read(store, 0, positions[3]))) == 4
@@ -225,9 +225,7 @@ def test_a_lost_end_is_told_and_nobody_writes_over_it(rig: Rig, store: str) -> N
     assert log.end(store) == positions[4]
     with pytest.raises(ReplicatedLogCorrupt, match=f"ends at .*{positions[4]}.*{positions[9]}"):
         list(log.read(store, positions[9], log.end(store)))
-    with pytest.raises(
-        ReplicatedLogCorrupt, match=f"lacks what came after position {positions[4]}|lacks what came after"
-    ):
+    with pytest.raises(ReplicatedLogCorrupt, match="lacks the records after"):
         list(log.read(store, 0, positions[9]))
     with pytest.raises(Fenced):
         log.append(store, positions[9], frame(11))

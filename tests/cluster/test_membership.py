@@ -372,10 +372,10 @@ def test_who_does_not_know_the_format_is_kept_out() -> None:
     registry = MemoryRegistry(Wire(Shared(), 0))
     old, new = Heartbeat("n1", "first", "http://n1", format=1), Heartbeat("n2", "first", "http://n2", format=2)
     assert Formats(registry, 2).current == 1
-    with pytest.raises(Conflict, match="upgrade n1 first: format 2 is not known there"):
+    with pytest.raises(Conflict, match="upgrade these nodes first: n1; they do not support format 2"):
         Formats(registry, 2).finish({"n1": old, "n2": new})
     assert Formats(registry, 2).finish({"n2": new}) == Formats(registry, 2).finish({}) == 2
-    with pytest.raises(Conflict, match="writes format 2, and this version of kgserve knows 1"):
+    with pytest.raises(Conflict, match="uses format 2, but this version of kgserve supports only 1"):
         Formats(registry, 1)
 
 

@@ -44,5 +44,5 @@ def test_a_format_of_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.cluster.records.RECORD_FORMAT", RECORD_FORMAT + 1)
     data = encode_record(7, Record("take", 1))
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=f"format {RECORD_FORMAT + 1}, which this version"):
+    with pytest.raises(ValueError, match=f"format {RECORD_FORMAT + 1} is not supported by this version"):
         decode_record(9, data)

@@ -39,7 +39,7 @@ def test_a_server_that_does_not_say_how_it_syncs_is_refused(tmp_path: Path) -> N
     line = 'imports: [{ service: { account: SYSTEM, subject: "$SYS.REQ.SERVER.PING.VARZ" } }]'
     with (
         nats_servers(tmp_path, 1, changed(tmp_path, line, "")) as one,
-        pytest.raises(Conflict, match=r"do not say how they sync: .*import \$SYS.REQ.SERVER.PING.VARZ"),
+        pytest.raises(Conflict, match=r"do not report their sync settings; .*import \$SYS.REQ.SERVER.PING.VARZ"),
     ):
         NatsConnection(one.urls)
 
@@ -67,8 +67,8 @@ def test_one_server_alone_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "complaint"),
     [
-        (StreamConfig(num_replicas=1), "must be kept in files by 3 servers"),
-        (StreamConfig(num_replicas=3, max_age=60), "has limits by which it would forget"),
+        (StreamConfig(num_replicas=1), "must use file storage and 3 replicas"),
+        (StreamConfig(num_replicas=3, max_age=60), "has limits that would delete messages"),
     ],
 )
 def test_a_stream_that_would_forget_is_refused(
@@ -92,7 +92,7 @@ def test_a_stream_that_would_forget_is_refused(
 def test_a_wrong_password_is_told(servers: NatsServers) -> None:
     # A server closes the connection once it has said why, and that may be met first.
     reason = "[Aa]uthorization|reset by peer|closed"
-    with pytest.raises(Unavailable, match=f"no server .* can be used at 127.0.0.1:.*({reason})") as refused:
+    with pytest.raises(Unavailable, match=f"cannot connect to any server .* at 127.0.0.1:.*({reason})") as refused:
         NatsConnection(servers.urls.replace(PASSWORD, "wrong"), patience=1)
     assert "wrong" not in str(refused.value)
 
@@ -107,7 +107,7 @@ def test_nobody_there_is_told() -> None:
 
 @pytest.mark.parametrize("addresses", ["", " , ", "http://host:4222", "host:4222", "nats://"])
 def test_addresses_that_are_none_are_told(addresses: str) -> None:
-    with pytest.raises(InvalidInput, match="no address of a NATS server"):
+    with pytest.raises(InvalidInput, match="address of a NATS server"):
         NatsConnection(addresses)
 
 

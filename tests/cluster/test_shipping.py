@@ -131,7 +131,7 @@ def test_files_that_differ_from_the_log_are_told(memory: MemoryRig, store: str, 
     other = machines.journal("b")
     other.append(CHANGES[:4])
     other.append(nodes(5, size=11)[4:])
-    with pytest.raises(ReplicatedLogCorrupt, match=r"sequence 1 of .* is another one in the log"):
+    with pytest.raises(ReplicatedLogCorrupt, match=r"sequence 1 of .* differs between the log and this node"):
         machines.owner("b", log, store, 2)
 
 

@@ -81,7 +81,7 @@ def test_what_is_lost_is_noticed_and_comes_back(tmp_path: Path, digest: int, dam
     if left:
         assert "has seen sequence 9" in refused.value.message
     said = list(salvage(files, settings(tmp_path)))
-    assert "came back from the history" in said[-1]
+    assert "were restored from the history" in said[-1]
     assert list(salvage(files, settings(tmp_path))) == []
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         assert (of.store.state.sequence, of.store.state.digest) == (9, digest)
@@ -112,7 +112,7 @@ def test_without_a_history_the_catalog_knows_and_no_number_is_used_twice(tmp_pat
     with pytest.raises(JournalDamaged, match="sequence 1, but the catalog has seen sequence 3"), opened(tmp_path):
         pass
     said = list(salvage(layout(tmp_path), settings(tmp_path)))
-    assert said[-1] == "what the catalog had seen of sequences 2 to 3 is lost"
+    assert said[-1] == "sequences 2 to 3, which the catalog had seen, are lost"
     with opened(tmp_path) as store:
         assert (store.state.sequence, ids(store)) == (3, ["a"])
         assert write(store, batch("d"))[0].sequence == 4
@@ -144,7 +144,7 @@ def test_a_history_that_cannot_be_read_is_set_aside(tmp_path: Path, digest: int)
     files.history.write_bytes(files.history.read_bytes()[:8192])
     said = "\n".join(salvage(files, settings(tmp_path)))
     assert "set aside as damaged-history.sqlite" in said
-    assert "what the catalog had seen of sequences 3 to 9 is lost" in said
+    assert "sequences 3 to 9, which the catalog had seen, are lost" in said
     with kept(tmp_path) as of:
         assert (of.store.state.sequence, ids(of.store)) == (9, list("abcdef"))
         write(of.store, batch("i"))
@@ -176,7 +176,7 @@ def test_links_come_back_and_older_ones_are_as_they_were(tmp_path: Path) -> None
     forget_close(tmp_path)
     gone(layout(tmp_path))
     said = "\n".join(salvage(layout(tmp_path), settings(tmp_path)))
-    assert "came back from the history" in said
+    assert "were restored from the history" in said
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         assert of.store.state.sequence == last
         assert everything(of.store) == expected

@@ -1,4 +1,4 @@
-"""One connection to the NATS servers, kept by a thread of its own, over which every thread may ask."""
+"""Connection to the NATS servers, run by a background thread and usable from any thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kgserve.platform.codecs import decode_json
 log = structlog.get_logger()
 
 MIN_NATS_RELEASE = (2, 15)
-"""The first release whose `sync_interval: always` syncs the log of the replicas with each append, and replays it."""
+"""First release in which `sync_interval: always` makes replicas sync their log on each append."""
 NATS_ATTEMPT_TIMEOUT_SECONDS = 2.0
 _NATS_RETRY_SECONDS = 0.1
 _SERVER_INFO_SUBJECT = "$SYS.REQ.SERVER.PING.VARZ"
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """Why the servers refuse something."""
+    """Error response of the NATS servers."""
 
     code: int
     err_code: int = 0
@@ -41,50 +41,50 @@ class ApiError(msgspec.Struct, frozen=True):
 
     @property
     def passes(self) -> bool:
-        """Whether the same request may be answered otherwise soon: there is no leader, or none that is ready."""
+        """True if the error is temporary, such as a missing leader, so that the request should be repeated."""
         return self.err_code != _ERROR_NO_CLUSTER and (
             self.code in {408, 500, 503} or self.err_code in {_ERROR_PUBLISH_IN_PROCESS, _ERROR_NO_PEERS}
         )
 
 
-_ERROR_PUBLISH_IN_PROCESS = 10158  # what was published under this message id is being stored just now
-_ERROR_NO_PEERS = 10005  # too few servers are up to make a stream
-_ERROR_NO_CLUSTER = 10074  # one server alone
+_ERROR_PUBLISH_IN_PROCESS = 10158  # a message with this id is being stored
+_ERROR_NO_PEERS = 10005  # too few servers are up to create a stream
+_ERROR_NO_CLUSTER = 10074  # the server is not clustered
 
 
-class _JetStream(msgspec.Struct, frozen=True):
+class _JetStreamSettings(msgspec.Struct, frozen=True):
     sync_always: bool = False
 
 
-class _Group(msgspec.Struct, frozen=True):
+class _MetaGroup(msgspec.Struct, frozen=True):
     cluster_size: int = 0
 
 
 class _ServerConfig(msgspec.Struct, frozen=True):
-    config: _JetStream = _JetStream()
-    meta: _Group = _Group()
+    config: _JetStreamSettings = _JetStreamSettings()
+    meta: _MetaGroup = _MetaGroup()
 
 
 class NatsServer(msgspec.Struct, frozen=True):
-    """What a server says of itself."""
+    """Self-description of a NATS server."""
 
     server_name: str = ""
     version: str = ""
     jetstream: _ServerConfig = _ServerConfig()
 
 
-class _Varz(msgspec.Struct, frozen=True):
+class _VarzResponse(msgspec.Struct, frozen=True):
     data: NatsServer = NatsServer()
 
 
 class NatsConnection:
-    """A connection that is made again whenever it is lost. What is asked meanwhile waits, for ``patience`` seconds."""
+    """Self-healing connection. Requests made while it is lost wait up to ``patience`` seconds."""
 
     def __init__(self, servers: str, patience: float = 10.0) -> None:
         """Connect to ``servers``, addresses separated by commas.
 
-        Raises InvalidInput for addresses that are none, Conflict for servers that may lose what they acknowledge, and
-        Unavailable when none answers.
+        Raises InvalidInput for invalid addresses, Conflict for servers that may lose acknowledged data, and Unavailable
+        if none responds.
         """
         addresses = _addresses(servers)
         self.patience = patience
@@ -101,7 +101,7 @@ class NatsConnection:
             raise
 
     def call(self, asked: Coroutine[Any, Any, _T]) -> _T:
-        """The result of a coroutine that runs in the connection's thread. Raises what it does, and Unavailable."""
+        """Run a coroutine in the connection's thread and return its result. Raises its errors, and Unavailable."""
         if self._loop.is_closed():
             asked.close()
             raise Unavailable("the connection to the cluster's servers is closed")
@@ -119,12 +119,12 @@ class NatsConnection:
         self._thread.join()
         self._loop.close()
 
-    # In the connection's thread
+    # Coroutines of the connection's thread
 
     async def ask(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, seconds: float | None = None
     ) -> bytes | None:
-        """One answer; None where none came in time, which says nothing of whether the request did."""
+        """Return one response, or None if none arrived in time; the request may have been processed nevertheless."""
         try:
             given = dict(headers) if headers else None
             waited = seconds or NATS_ATTEMPT_TIMEOUT_SECONDS
@@ -138,7 +138,7 @@ class NatsConnection:
     async def ask_all(
         self, subject: str, data: bytes, is_last: Callable[[Msg], bool], quiet: float, seconds: float | None = None
     ) -> list[Msg]:
-        """The answers up to the last one, or as far as they came: no further one for ``quiet`` seconds ends it, too."""
+        """Return the responses up to the last one, or until none arrives for ``quiet`` seconds."""
         answers: asyncio.Queue[Msg] = asyncio.Queue()
         inbox = self._client.new_inbox()
         found: list[Msg] = []
@@ -159,24 +159,26 @@ class NatsConnection:
         return found
 
     async def insist(self, attempt: Callable[[], Awaitable[_T | None]], late: Callable[[str], KgserveError]) -> _T:
-        """The first result of an attempt that is repeated for as long as patience lasts; then raises ``late``."""
+        """Repeat an attempt until it returns a result; raises ``late`` after the connection's patience."""
         until = time.monotonic() + self.patience
         while True:
             if (result := await attempt()) is not None:
                 return result
             if time.monotonic() > until:
-                raise late(f"the cluster's servers could not do it within {self.patience:g} seconds{self._reason()}")
+                raise late(
+                    f"the cluster's servers did not complete the request in {self.patience:g} seconds{self._reason()}"
+                )
             await asyncio.sleep(_NATS_RETRY_SECONDS)
 
     def note(self, fault: Exception) -> None:
-        """Remember why an attempt came to nothing, for whoever is told in the end."""
+        """Remember the error of a failed attempt, for the final error message."""
         self._fault = fault
 
     async def _connect(self, addresses: list[str]) -> None:
         first = urlsplit(addresses[0])
         connecting = self._client.connect(
             addresses,
-            # Servers that are found by way of others have no credentials in their addresses.
+            # Addresses of discovered servers contain no credentials.
             user=first.username,
             password=first.password,
             error_cb=self._failed,
@@ -184,15 +186,15 @@ class NatsConnection:
             reconnected_cb=self._reconnected,
             name="kgserve",
             connect_timeout=2,
-            reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType]  # it is slept for
+            reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType]  # fractions are accepted
             max_reconnect_attempts=-1,
-            ping_interval=0.5,  # pyright: ignore[reportArgumentType]  # as above; after the third another one is asked
+            ping_interval=0.5,  # pyright: ignore[reportArgumentType]  # as above; 3 missed pings disconnect
         )
         try:
             await asyncio.wait_for(connecting, self.patience)
         except (nats.errors.Error, OSError) as error:
             hosts = ", ".join(urlsplit(each).netloc.rpartition("@")[2] for each in addresses)
-            raise Unavailable(f"no server of the cluster can be used at {hosts}{self._reason()}") from error
+            raise Unavailable(f"cannot connect to any server of the cluster at {hosts}{self._reason()}") from error
 
     async def _end(self) -> None:
         await self._client.close()
@@ -200,11 +202,11 @@ class NatsConnection:
             task.cancel()
 
     async def _servers(self) -> list[NatsServer]:
-        """All servers that are up. That one is down is known by nothing but its silence."""
+        """Return all servers that respond. A server that is down is only noticed by its silence."""
         found: list[NatsServer] = []
 
         def is_last(answer: Msg) -> bool:
-            found.append(decode_json(answer.data or b"{}", _Varz).data)
+            found.append(decode_json(answer.data or b"{}", _VarzResponse).data)
             return 0 < found[-1].jetstream.meta.cluster_size <= len(found)
 
         await self.ask_all(_SERVER_INFO_SUBJECT, b"", is_last, REPLY_QUIET_SECONDS)
@@ -225,11 +227,11 @@ class NatsConnection:
 
 
 def check_servers(servers: list[NatsServer]) -> None:
-    """Raise Conflict unless all servers are new enough and sync what they acknowledge."""
+    """Raise Conflict unless all servers are recent enough and sync acknowledged data to disk."""
     if not servers:
         raise Conflict(
-            f"the cluster's servers do not say how they sync: let kgserve's account import {_SERVER_INFO_SUBJECT} "
-            "(see deploy/nats/kgserve-nats.conf)"
+            "the cluster's servers do not report their sync settings; let kgserve's account import "
+            f"{_SERVER_INFO_SUBJECT} (see deploy/nats/kgserve-nats.conf)"
         )
     for server in servers:
         if _release(server.version) < MIN_NATS_RELEASE:
@@ -251,7 +253,7 @@ def _addresses(servers: str) -> list[str]:
     addresses = [each.strip() for each in servers.split(",") if each.strip()]
     for address in addresses:
         if urlsplit(address).scheme not in {"nats", "tls"} or not urlsplit(address).hostname:
-            raise InvalidInput(f"{address!r} is no address of a NATS server, such as nats://user:password@host:4222")
+            raise InvalidInput(f"{address!r} is not the address of a NATS server (nats://user:password@host:4222)")
     if not addresses:
-        raise InvalidInput("no address of a NATS server is given")
+        raise InvalidInput("at least one address of a NATS server is required")
     return addresses

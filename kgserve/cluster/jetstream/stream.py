@@ -1,4 +1,4 @@
-"""One stream of JetStream: what is published to a subject only by who knows its last message, and read in order."""
+"""A JetStream stream with optimistic concurrency per subject: a publisher must know the subject's last message."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kgserve.platform.codecs import json_decoder
 
 STREAM_REPLICAS = 3
 _ERRORS_WRONG_LAST_SEQUENCE = {10071, 10164}
-"""The second while another message is on its way to the same subject."""
+"""NATS error codes for a wrong last sequence; the second means that another message is being stored."""
 _ERRORS_NO_MESSAGE = {10037, 10043}
-"""The second for one that is to be deleted."""
+"""NATS error codes for a missing message; the second is for deletions."""
 _ERROR_NO_STREAM = 10059
 _FETCH_BATCH_MESSAGES = 256
 _FETCH_BATCH_BYTES = 4 << 20
 _ERASE_BATCH_MESSAGES = 64
 _DEDUPLICATION_WINDOW_SECONDS = 30
-"""So long the servers know a message by its id: longer than anybody's patience, and than an election."""
+"""Time that the servers remember message ids; longer than any retry period and any leader election."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class StreamMessage(msgspec.Struct, frozen=True):
-    """A message as the servers keep it."""
+    """A message as stored by the servers."""
 
     subject: str
     seq: int
@@ -48,18 +48,18 @@ class _StreamConfig(msgspec.Struct, frozen=True):
     max_msgs_per_subject: int = -1
 
 
-class _StreamAnswer(msgspec.Struct, frozen=True):
+class _StreamResponse(msgspec.Struct, frozen=True):
     error: ApiError | None = None
     seq: int = 0
     message: StreamMessage | None = None
     config: _StreamConfig | None = None
 
 
-_decode = json_decoder(_StreamAnswer).decode
+_decode = json_decoder(_StreamResponse).decode
 
 
 class JetStream:
-    """A stream that is there, replicated, and forgets nothing by itself; with ``newest`` all but a subject's last."""
+    """A replicated stream without expiry; with ``newest``, only the last message per subject is kept."""
 
     def __init__(
         self,
@@ -70,24 +70,24 @@ class JetStream:
         newest: bool = False,
         attempt_seconds: float | None = None,
     ) -> None:
-        """Make the stream if it is not there. Raises Conflict when it is not as it must be, and Unavailable.
+        """Create the stream if it is missing. Raises Unavailable, and Conflict if it has the wrong configuration.
 
-        An answer is waited for as long as ``attempt_seconds`` say, if they do, before it is asked for again.
+        ``attempt_seconds`` is the timeout of one attempt, after which a request is repeated.
         """
         self.name = name
         self._connection = connection
         self._seconds = attempt_seconds
         kept = 1 if newest else -1
-        config = self._connection.call(self._made(subjects, kept))
+        config = self._connection.call(self._create_stream(subjects, kept))
         if config.num_replicas < STREAM_REPLICAS or config.storage != "file":
-            raise Conflict(f"stream {name} of the cluster must be kept in files by {STREAM_REPLICAS} servers")
+            raise Conflict(f"stream {name} of the cluster must use file storage and {STREAM_REPLICAS} replicas")
         if config.max_age or config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject != kept:
-            raise Conflict(f"stream {name} of the cluster has limits by which it would forget: remove them")
+            raise Conflict(f"stream {name} of the cluster has limits that would delete messages; remove them")
 
     def put(self, subject: str, data: bytes, after: int) -> int:
-        """Publish to a subject whose last message is ``after``; the message's sequence.
+        """Publish to a subject whose last message is ``after``. Return the new sequence.
 
-        Raises Fenced when it is another one, Unconfirmed when nobody could say in time.
+        Raises Fenced if the last message is another one, and Unconfirmed if the outcome is unknown.
         """
         identity = token_hex(16)
         return self._connection.call(
@@ -95,17 +95,17 @@ class JetStream:
         )
 
     def last(self, subject: str) -> StreamMessage | None:
-        """The last message of a subject, as the stream's leader has it. Raises Unavailable."""
+        """Return the last message of a subject, read from the leader. Raises Unavailable."""
         found = self._asked("STREAM.MSG.GET", {"last_by_subj": subject})
         return found.message
 
     def following(self, subject: str, after: int) -> StreamMessage | None:
-        """The message of a subject that comes after a sequence, as the leader has it. Raises Unavailable."""
+        """Return the next message of a subject after a sequence, read from the leader. Raises Unavailable."""
         found = self._asked("STREAM.MSG.GET", {"seq": after + 1, "next_by_subj": subject})
         return found.message
 
     def batch(self, subject: str, after: int) -> list[StreamMessage]:
-        """Some messages of subjects after a sequence, from any server: it may lack the last ones, or all."""
+        """Return some messages after a sequence, from any replica, which may lag."""
         asked = _encode(
             {"seq": after + 1, "next_by_subj": subject, "batch": _FETCH_BATCH_MESSAGES, "max_bytes": _FETCH_BATCH_BYTES}
         )
@@ -115,10 +115,10 @@ class JetStream:
         return [_message(each) for each in answers if not _is_last(each)]
 
     def walk(self, subject: str, after: int = 0) -> Iterator[StreamMessage]:
-        """The messages of subjects after a sequence, oldest first, up to what is the last one when they are through.
+        """Yield the messages after a sequence, oldest first, up to the last one at the end of the iteration.
 
-        What is replaced meanwhile is among them, too: some servers lag behind others, the leader says when it is all.
-        Raises Unavailable.
+        Messages that are replaced meanwhile are included. The leader decides when the end is reached, since replicas
+        may lag. Raises Unavailable.
         """
         end = after
         while True:
@@ -132,35 +132,37 @@ class JetStream:
                 yield message
                 after = message.seq
             if found[-1] is None:
-                # The last one is no more.
+                # The last message was deleted meanwhile.
                 end = after
 
     def forget(self, subject: str, before: int = 0) -> None:
-        """Let go of the messages of a subject before a sequence, or of all. Raises Unavailable."""
+        """Delete the messages of a subject, or those before a sequence. Raises Unavailable."""
         self._asked("STREAM.PURGE", {"filter": subject} | ({"seq": before} if before else {}))
 
     def erase(self, subject: str, before: int = 0) -> None:
-        """As `forget`; the servers also write over what their files have of the messages. Raises Unavailable."""
-        there = takewhile(lambda message: not before or message.seq < before, self.walk(subject))
-        while some := [message.seq for message in islice(there, _ERASE_BATCH_MESSAGES)]:
+        """Delete messages like `forget`, and have the servers overwrite them on disk. Raises Unavailable."""
+        doomed = takewhile(lambda message: not before or message.seq < before, self.walk(subject))
+        while some := [message.seq for message in islice(doomed, _ERASE_BATCH_MESSAGES)]:
             self._connection.call(self._erase(some))
         self.forget(subject, before)
 
     async def _erase(self, sequences: Iterable[int]) -> None:
-        # One that is not there is erased: the answer to an attempt may have been lost.
+        # A missing message counts as erased, since the response to an earlier attempt may have been lost.
         await asyncio.gather(*(self._insisted("STREAM.MSG.DELETE", {"seq": each}) for each in sequences))
 
-    def _asked(self, what: str, request: dict[str, Any]) -> _StreamAnswer:
-        return self._connection.call(self._insisted(what, request))
+    def _asked(self, operation: str, request: dict[str, Any]) -> _StreamResponse:
+        return self._connection.call(self._insisted(operation, request))
 
-    async def _insisted(self, what: str, request: dict[str, Any]) -> _StreamAnswer:
-        found = await self._connection.insist(lambda: self._answer(f"$JS.API.{what}.{self.name}", request), Unavailable)
+    async def _insisted(self, operation: str, request: dict[str, Any]) -> _StreamResponse:
+        found = await self._connection.insist(
+            lambda: self._answer(f"$JS.API.{operation}.{self.name}", request), Unavailable
+        )
         if found.error is not None and found.error.err_code not in _ERRORS_NO_MESSAGE:
-            raise Internal(f"NATS refused {what} of stream {self.name}: {found.error.description}")
+            raise Internal(f"NATS refused {operation} of stream {self.name}: {found.error.description}")
         return found
 
-    async def _answer(self, subject: str, request: dict[str, Any]) -> _StreamAnswer | None:
-        """An answer that will not be another one soon."""
+    async def _answer(self, subject: str, request: dict[str, Any]) -> _StreamResponse | None:
+        """Return a response, or None if the request should be repeated."""
         answer = await self._connection.ask(subject, _encode(request), seconds=self._seconds)
         if answer is None:
             return None
@@ -171,7 +173,7 @@ class JetStream:
         return found
 
     async def _put(self, subject: str, data: bytes, after: int, identity: str) -> int | None:
-        """One attempt. It may meet what an attempt before it did whose answer was lost."""
+        """Make one attempt. An earlier attempt may have succeeded without a response."""
         headers = {
             "Nats-Msg-Id": identity,
             "Nats-Expected-Stream": self.name,
@@ -184,14 +186,17 @@ class JetStream:
         if error is None:
             return found.seq
         if error.err_code in _ERRORS_WRONG_LAST_SEQUENCE:
-            return await self._landed(subject, after, identity)
+            return await self._find_published(subject, after, identity)
         if error.passes:
             self._connection.note(Unavailable(error.description))
             return None
         raise Internal(f"NATS refused a message to {subject}: {error.description}")
 
-    async def _landed(self, subject: str, after: int, identity: str) -> int | None:
-        """The sequence of a message that is the last one already. Raises Fenced when that is another one."""
+    async def _find_published(self, subject: str, after: int, identity: str) -> int | None:
+        """Return the sequence if the last message is this one, or None if unknown yet.
+
+        Raises Fenced if it is another one.
+        """
         found = await self._answer(f"$JS.API.STREAM.MSG.GET.{self.name}", {"last_by_subj": subject})
         if found is None:
             return None
@@ -199,15 +204,15 @@ class JetStream:
         if f"Nats-Msg-Id: {identity}\r\n".encode() in last.hdrs:
             return last.seq
         if last.seq == after:
-            # What was in the way is not stored yet, and may never be.
+            # The conflicting message is not stored yet, and may never be.
             return None
-        raise Fenced(f"{subject} ends at {last.seq}, not at {after}: somebody else has written to it")
+        raise Fenced(f"{subject} ends at {last.seq}, not at {after}: another client has written to it")
 
-    async def _made(self, subjects: list[str], kept: int) -> _StreamConfig:
-        return await self._connection.insist(lambda: self._made_once(subjects, kept), Unavailable)
+    async def _create_stream(self, subjects: list[str], kept: int) -> _StreamConfig:
+        return await self._connection.insist(lambda: self._try_create_stream(subjects, kept), Unavailable)
 
-    async def _made_once(self, subjects: list[str], kept: int) -> _StreamConfig | None:
-        """What the stream is; made if it is not there. Two that make it at once both find it."""
+    async def _try_create_stream(self, subjects: list[str], kept: int) -> _StreamConfig | None:
+        """Return the configuration of the stream, created if missing. Concurrent creation is safe."""
         found = await self._answer(f"$JS.API.STREAM.INFO.{self.name}", {})
         if found is not None and found.error is not None and found.error.err_code == _ERROR_NO_STREAM:
             wanted = {
@@ -222,12 +227,12 @@ class JetStream:
             }
             found = await self._answer(f"$JS.API.STREAM.CREATE.{self.name}", wanted)
         if found is not None and found.error is not None:
-            raise Conflict(f"stream {self.name} of the cluster cannot be made: {found.error.description}")
+            raise Conflict(f"stream {self.name} of the cluster cannot be created: {found.error.description}")
         return found.config if found is not None else None
 
 
 def _is_last(answer: Msg) -> bool:
-    """Whether an answer is what ends a batch: nothing more, or nothing at all."""
+    """Return whether a response ends a batch: no more messages, or none at all."""
     return "Status" in (answer.headers or {})
 
 

@@ -1,1 +1,1 @@
-"""Who may do what: keys, the callers they stand for, and the record of what was refused and what was administered."""
+"""Access control: API keys, callers, permissions and the audit log."""

@@ -1,8 +1,8 @@
-"""The record of who was refused what, and of every act of administration: audit.log of a data folder, JSON by line.
+"""Audit log of refusals and administrative actions: audit.log of a data folder, one JSON record per line.
 
-An attacker must be able neither to fill the disk with refusals nor to drown one's own among others': of each address
-(of IPv6, each network of 64 bits) and key the first ten in a minute are written, then only their number when the minute
-is over. So it is with acts of administration that fail; those that are done are all written.
+Refusals are rate-limited, so that an attacker can neither fill the disk nor hide among other refusals. Per source
+(address, or /64 network of IPv6, and key), the first ten refusals in a minute are written, then only their number. The
+same applies to failed administrative actions; successful ones are always written.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = structlog.get_logger()
 AUDIT_FILE = "audit.log"
 MAX_AUDIT_FILE_BYTES = 10 << 20
 MAX_ROTATED_AUDIT_FILES = 5
-"""Older files, audit.log.1 to audit.log.5."""
+"""Number of rotated files, audit.log.1 to audit.log.5."""
 
 REFUSAL_WINDOW_SECONDS = 60.0
 MAX_REFUSALS_PER_SOURCE = 10
 MAX_REFUSALS_PER_WINDOW = 600
-"""Refusals written within a window: of one address and key, and of all of them together."""
+"""Refusals written per window by all sources together; `MAX_REFUSALS_PER_SOURCE` limits one address and key."""
 _MAX_REFUSAL_SOURCES = 1_024
 _MAX_AUDITED_TEXT_CHARS = 200
 
@@ -46,8 +46,8 @@ _AUDIT_READ_BLOCK_BYTES = 256 << 10
 _MAX_FIRST_LINE_BYTES = 8192
 
 
-class _Source:
-    """The refusals of one address and key within the present window."""
+class _RefusalSource:
+    """Refusals of one address and key in the current window."""
 
     def __init__(self, last: AuditRecord) -> None:
         self.seen = 0
@@ -56,33 +56,33 @@ class _Source:
 
 
 class Audit:
-    """Writes the log. For any thread. What cannot be written is an error in the server's log, and holds nothing up.
+    """Writer of the audit log. Thread-safe. Write errors are logged and never fail the request.
 
-    Only who holds the data folder's lock may turn the file over (``rotating``): two could turn it over at once.
+    Only the holder of the data folder's lock may rotate the file (``rotating``).
     """
 
     def __init__(self, data_dir: Path, *, rotating: bool = True) -> None:
         self._path = data_dir / AUDIT_FILE
         self._rotating = rotating
         self._lock = threading.Lock()
-        self._sources: OrderedDict[tuple[str, str | None], _Source] = OrderedDict()
+        self._sources: OrderedDict[tuple[str, str | None], _RefusalSource] = OrderedDict()
         self._window_ends = 0.0
         self._written = 0
 
     def administered(self, act: str, outcome: str, **details: str | None) -> None:
-        """An act of administration, with its outcome. ``details`` are fields of `AuditRecord`."""
+        """Record an administrative action and its outcome. ``details`` are fields of `AuditRecord`."""
         with self._lock:
             self._write([_record("admin", act, outcome, details)])
 
     def denied(self, act: str, outcome: str, **details: str | None) -> None:
-        """A refusal. Bounded, see above."""
-        self._bounded(_record("denied", act, outcome, details))
+        """Record a refusal, subject to rate limits."""
+        self._record_limited(_record("denied", act, outcome, details))
 
     def failed(self, act: str, outcome: str, **details: str | None) -> None:
-        """An act of administration that came to nothing: bounded like a refusal, or it would be as good for a flood."""
-        self._bounded(_record("admin", act, outcome, details))
+        """Record a failed administrative action, subject to the same rate limits as refusals."""
+        self._record_limited(_record("admin", act, outcome, details))
 
-    def _bounded(self, record: AuditRecord) -> None:
+    def _record_limited(self, record: AuditRecord) -> None:
         with self._lock:
             lines = self._summaries() if time.monotonic() >= self._window_ends else []
             source = self._source(record, lines)
@@ -95,15 +95,15 @@ class Audit:
             self._write(lines)
 
     def close(self) -> None:
-        """Write down the numbers of the present window."""
+        """Write the counts of the current window."""
         with self._lock:
             self._write(self._summaries())
 
-    def _source(self, record: AuditRecord, lines: list[AuditRecord]) -> _Source:
+    def _source(self, record: AuditRecord, lines: list[AuditRecord]) -> _RefusalSource:
         name = (network_of(record.address), record.key)
         source = self._sources.get(name)
         if source is None:
-            source = self._sources[name] = _Source(record)
+            source = self._sources[name] = _RefusalSource(record)
             if len(self._sources) > _MAX_REFUSAL_SOURCES:
                 _, oldest = self._sources.popitem(last=False)
                 if self._written < MAX_REFUSALS_PER_WINDOW:
@@ -125,7 +125,7 @@ class Audit:
             if aside := make_way(self._path):
                 log.error("audit_set_aside", file=self._path.name, set_aside=aside.name)
             if self._rotating:
-                self._turn_over(len(text))
+                self._rotate(len(text))
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 os.write(descriptor, text)
@@ -134,9 +134,9 @@ class Audit:
         except OSError as error:
             log.exception("audit_not_written", error=str(error), lines=len(records))
 
-    def _turn_over(self, coming: int) -> None:
+    def _rotate(self, size: int) -> None:
         try:
-            if self._path.stat().st_size + coming <= MAX_AUDIT_FILE_BYTES:
+            if self._path.stat().st_size + size <= MAX_AUDIT_FILE_BYTES:
                 return
         except FileNotFoundError:
             return
@@ -152,21 +152,21 @@ def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -
     return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
 
 
-def _summary(source: _Source) -> list[AuditRecord]:
+def _summary(source: _RefusalSource) -> list[AuditRecord]:
     if not source.left_out:
         return []
     return [msgspec.structs.replace(source.last, act="more of the same", store=None, request="", times=source.left_out)]
 
 
 class AuditPosition(NamedTuple):
-    """Where a file of the record was read up to. It is known by its first line, for its name changes."""
+    """Read position in an audit file. The file is identified by a hash of its first line, since rotation renames it."""
 
     file: int
     to: int
 
 
 def newest_records(data_dir: Path, limit: int) -> list[AuditRecord]:
-    """The newest records of a data folder, oldest first."""
+    """Return the newest records of a data folder, oldest first."""
     found: list[AuditRecord] = []
     for path in _paths(data_dir):
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -177,7 +177,7 @@ def newest_records(data_dir: Path, limit: int) -> list[AuditRecord]:
 
 
 def decode_records(lines: bytes, limit: int) -> list[AuditRecord]:
-    """The last of some lines. One that is no record is left out: it was being written when the machine stopped."""
+    """Return the last ``limit`` records of some lines. Incomplete lines, left by a crash, are skipped."""
     found: list[AuditRecord] = []
     for line in reversed(lines.splitlines()):
         if len(found) == limit:
@@ -188,7 +188,10 @@ def decode_records(lines: bytes, limit: int) -> list[AuditRecord]:
 
 
 def lines_after(data_dir: Path, place: AuditPosition | None) -> tuple[AuditPosition, bytes] | None:
-    """Some whole lines after a place, and the place behind them; None for no more. From the oldest for no place."""
+    """Return whole lines after a position, and the position after them, or None if no more exist.
+
+    Without a position, reading starts at the oldest record.
+    """
     with ExitStack() as stack:
         files = dict(reversed([*_opened(data_dir, stack)]))
         left = [*files.items()]
@@ -203,9 +206,9 @@ def lines_after(data_dir: Path, place: AuditPosition | None) -> tuple[AuditPosit
 
 
 def _opened(data_dir: Path, stack: ExitStack) -> Iterator[tuple[int, BinaryIO]]:
-    """The files that are there and not empty, newest first, at their beginnings.
+    """Yield the existing non-empty files, newest first, opened at their beginning.
 
-    One that is turned over meanwhile is met twice, as the same, and none is missed.
+    A file rotated meanwhile is yielded twice with the same identity; none is missed.
     """
     for path in _paths(data_dir):
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -216,7 +219,7 @@ def _opened(data_dir: Path, stack: ExitStack) -> Iterator[tuple[int, BinaryIO]]:
 
 
 def _paths(data_dir: Path) -> list[Path]:
-    """Newest first."""
+    """Return the paths of all audit files, newest first."""
     return [
         data_dir / AUDIT_FILE,
         *(data_dir / f"{AUDIT_FILE}.{number}" for number in range(1, MAX_ROTATED_AUDIT_FILES + 1)),

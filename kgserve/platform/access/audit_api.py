@@ -1,4 +1,4 @@
-"""What is on record: refusals, and acts of administration."""
+"""Requests and answers about the audit log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ MAX_AUDIT_RECORDS = 1000
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line. ``kind`` is "denied" or "admin"; ``times`` counts refusals that were not written one by one.
+    """One record of the audit log.
 
-    ``node`` is the one that wrote it, where that is one of a cluster.
+    ``kind`` is "denied" or "admin". ``times`` counts refusals that were not written one by one. ``node`` is the cluster
+    node that wrote the record.
     """
 
     time: str
@@ -31,13 +32,15 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AuditQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of what is on record."""
+    """Query of the audit log."""
 
-    node: Annotated[str, Meta(min_length=1, max_length=64, description="Only what this node wrote")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_AUDIT_RECORDS, description="Most records, the newest")] = 100
+    node: Annotated[str, Meta(min_length=1, max_length=64, description="Only records written by this node")] | None = (
+        None
+    )
+    limit: Annotated[int, Meta(ge=1, le=MAX_AUDIT_RECORDS, description="Maximum number of records; the newest")] = 100
 
 
 class AuditAnswer(msgspec.Struct, kw_only=True):
-    """The newest records, oldest first."""
+    """Newest audit records, oldest first."""
 
     records: list[AuditRecord]

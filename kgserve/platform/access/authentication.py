@@ -1,8 +1,8 @@
-"""Who a request comes from, and whether its caller may do what it asks for.
+"""Authentication and authorization of requests.
 
-`Caller` is somebody who was let in. A key is shown once; what is kept of it, a `Key`, is in keys.json of a data folder,
-read by the server and changed by the command line, whether or not a server runs. `Authenticator` is the policy of one
-server: its address, its keys, and what a request brings along. `RequestContext` goes with each request.
+`Caller` is an authenticated client. API keys are shown once; a `Key` is the part that is stored in keys.json of a data
+folder. The server reads that file and the command line changes it, whether or not a server runs. `Authenticator` is the
+policy of one server. `RequestContext` accompanies each request.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Role = Literal["read", "write", "admin"]
 _SCOPE_RANKS: dict[Role, int] = {"read": 0, "write": 1, "admin": 2}
 EVERY_STORE = "*"
 CALLER_HEADER = "kgserve-caller"
-"""Where one node of a cluster tells another for whom it asks, which is believed with the token of that other one."""
+"""Header in which a cluster node names the caller it forwards for; only trusted with the receiving node's token."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Somebody who was let in. ``stores`` are names, or beginnings of names that end with ``*``.
+    """An authenticated client. ``stores`` are names, or name prefixes that end with ``*``.
 
-    ``key_id`` is None for who needs no key: local clients, and everybody on a loopback address without keys.
-    ``trusted``: it has shown the token of server.json. ``expires_at`` is when its key ends, in microseconds.
+    ``key_id`` is None for callers without a key: local clients, and all clients of a loopback address without keys.
+    ``trusted`` means that it sent the token of server.json. ``expires_at`` is the end of its key, in microseconds.
     """
 
     name: str
@@ -56,44 +56,47 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def sees_all(self) -> bool:
-        """Whether no store is hidden from the caller."""
+        """True if the caller may access every store."""
         return EVERY_STORE in self.stores
 
     def may(self, role: Role) -> bool:
-        """Whether the caller's role includes another; admin includes write, write includes read."""
+        """Return whether the caller's role includes ``role``; admin includes write, write includes read."""
         return _SCOPE_RANKS[self.role] >= _SCOPE_RANKS[role]
 
     def sees(self, store: str) -> bool:
-        """Whether a store of this name is, or would be, one of the caller's."""
+        """Return whether the caller may access a store of this name, existing or not."""
         return self.sees_all or any(
             store.startswith(pattern[:-1]) if pattern.endswith("*") else store == pattern for pattern in self.stores
         )
 
     def require(self, role: Role) -> None:
-        """Raises Forbidden when the caller's role does not include ``role``."""
+        """Raise Forbidden unless the caller's role includes ``role``."""
         if not self.may(role):
             raise Forbidden(f"this needs the role {role}; the key {self.name!r} has the role {self.role}")
 
     def require_every_store(self, act: str) -> None:
-        """Raises Forbidden for an act that may touch any store, when some are hidden from the caller."""
+        """Raise Forbidden unless the caller may access every store. ``act`` begins the message."""
         if not self.sees_all:
-            raise Forbidden(f"{act} needs a key for all stores; the key {self.name!r} is for some")
+            raise Forbidden(f"{act} needs a key for all stores; the key {self.name!r} is limited to some stores")
 
     def require_store(self, store: str) -> None:
-        """Raises Hidden, a NoStore, for a store that is not the caller's, in the words for one that does not exist."""
+        """Raise Hidden, a NoStore, if the caller may not access a store.
+
+        The message is the same as for a missing store.
+        """
         if not self.sees(store):
             raise Hidden(store)
 
 
 class Hidden(NoStore):
-    """A store that is none of the caller's: to the caller as if there were none, and on record as a denial."""
+    """A store that the caller may not access. It looks missing to the caller and is recorded as a denial."""
 
 
 LOCAL_CALLER = Caller("local", "admin")
-"""Whoever reaches a server that asks for no keys."""
+"""Caller of a server that requires no keys."""
 
 ANONYMOUS_CALLER = Caller("nobody", "read", ())
-"""Who asks for what needs no key, where others do."""
+"""Caller of public paths without a key."""
 
 
 KEY_FILE = "keys.json"
@@ -117,7 +120,7 @@ _VALIDITY_UNIT_SECONDS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 8
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept of a key. Times are microseconds since 1970; ``salt`` and ``hash`` are in hexadecimal digits."""
+    """Stored part of an API key. Times are in microseconds since 1970; ``salt`` and ``hash`` are hexadecimal."""
 
     id: str
     name: str
@@ -131,30 +134,33 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revoked_at: int | None = None
 
     def state(self, now: int) -> str:
-        """Whether it opens anything: active, expired or revoked."""
+        """Return "active", "expired" or "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
         return "active" if self.expires_at is None or now < self.expires_at else "expired"
 
     def matches(self, secret: str) -> bool:
-        """Whether this is its secret, in a time that does not tell how much of it is right."""
+        """Return whether this is the key's secret, in constant time."""
         return hmac.compare_digest(_hash(self.salt, secret), self.hash)
 
     @property
     def caller(self) -> Caller:
-        """Who comes with it."""
+        """Caller that the key authenticates."""
         return Caller(self.name, self.role, self.stores, self.id, expires_at=self.expires_at)
 
 
 class Secret(NamedTuple):
-    """The two parts of a key as it is sent."""
+    """The two parts of an API key as sent by a client."""
 
     id: str
     secret: str
 
 
 def mint(name: str, role: Role, stores: Iterable[str], now: int, expires_at: int | None = None) -> tuple[Key, str]:
-    """A new key, and its text, which is nowhere else. Raises InvalidInput for what cannot be a name or a pattern."""
+    """Create a key, and return it with its text, which is not stored.
+
+    Raises InvalidInput for an invalid name or pattern.
+    """
     identity = "".join(secrets.choice(_KEY_ID_ALPHABET) for _ in range(KEY_ID_CHARS))
     secret, salt, prefix = secrets.token_urlsafe(SECRET_BYTES), secrets.token_hex(16), f"{API_KEY_PREFIX}{identity}"
     patterns = checked_patterns(stores)
@@ -173,109 +179,106 @@ def mint(name: str, role: Role, stores: Iterable[str], now: int, expires_at: int
 
 
 def parse(text: str) -> Secret | None:
-    """The parts of what was sent as a key; None for what cannot be one."""
+    """Return the parts of an API key, or None if the text is not one."""
     found = _API_KEY_PATTERN.fullmatch(text)
     return Secret(found[1], found[2]) if found else None
 
 
 def checked_name(name: str) -> str:
-    """Raises InvalidInput for what is no name of a key."""
+    """Return a key name. Raises InvalidInput if it is not valid."""
     if not _KEY_NAME_PATTERN.fullmatch(name):
         raise InvalidInput(
-            f"{name[:80]!r} is no name for a key: up to {MAX_KEY_NAME_CHARS} letters, digits, blanks and . _ @ -, "
-            "with a letter or digit at both ends"
+            f"{name[:80]!r} is not a valid key name; use up to {MAX_KEY_NAME_CHARS} letters, digits, spaces "
+            "and . _ @ -, with a letter or digit at both ends"
         )
     return name
 
 
 def checked_patterns(stores: Iterable[str]) -> tuple[str, ...]:
-    """The patterns without repetitions. Raises InvalidInput naming one that can match no store."""
+    """Return the patterns without duplicates. Raises InvalidInput naming a pattern that can match no store."""
     patterns = tuple(dict.fromkeys(stores))
     for pattern in patterns:
         if not _STORE_PATTERN_PATTERN.fullmatch(pattern):
             raise InvalidInput(
-                f"{pattern[:80]!r} names no stores: write names, beginnings such as team-*, or * for all of them"
+                f"{pattern[:80]!r} is not a valid store pattern; use a name, a prefix such as team-*, or * for all"
             )
     if not 1 <= len(patterns) <= MAX_STORE_PATTERNS:
-        raise InvalidInput(f"a key is for 1 to {MAX_STORE_PATTERNS} names or beginnings of stores, not {len(patterns)}")
+        raise InvalidInput(f"a key needs 1 to {MAX_STORE_PATTERNS} store names or prefixes, not {len(patterns)}")
     return (EVERY_STORE,) if EVERY_STORE in patterns else patterns
 
 
 def parse_span(text: str) -> int:
-    """Microseconds of a text such as 12h, 30d, 6w or 1y. Raises InvalidInput."""
+    """Return the microseconds of a duration such as 12h, 30d, 6w or 1y. Raises InvalidInput."""
     found = _VALIDITY_PATTERN.fullmatch(text.strip().lower())
     seconds = int(found[1]) * _VALIDITY_UNIT_SECONDS[found[2]] if found else 0
     if not 0 < seconds <= 100 * _VALIDITY_UNIT_SECONDS["y"]:
-        raise InvalidInput(f"{text[:80]!r} is no length of time up to 100 years: write 12h, 30d, 6w or 1y")
+        raise InvalidInput(f"{text[:80]!r} is not a duration of up to 100 years; use a form such as 12h, 30d, 6w or 1y")
     return seconds * SECOND_MICROSECONDS
 
 
 def _hash(salt: str, secret: str) -> str:
-    """A fast hash on purpose: slow ones make guessing a password dear, but 256 random bits cannot be guessed at all.
-
-    It is taken of every request, where a slow one would be a way to keep the server busy.
-    """
+    """Hash a secret. A fast hash suffices for 256 random bits, and keeps requests with wrong keys cheap."""
     return hashlib.sha256(bytes.fromhex(salt) + secret.encode()).hexdigest()
 
 
 NO_KEY = Key("00000000", "nobody", "read", (), 0, "00" * 16, "00" * 32, "")
-"""Compared with when there is no such key, so that it takes as long. No secret is known that has this hash."""
+"""Key compared with if the id is unknown, so that this takes the same time. Its secret is not known."""
 
 
-class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     keys: list[Key]
 
 
 class KeysDamaged(KgserveError):
-    """keys.json is there and cannot be read. Nobody is let in by it, and it is not written over."""
+    """keys.json exists but cannot be read. Every key is rejected, and the file is not overwritten."""
 
     code = "conflict"
 
 
 def read_keys(data_dir: Path) -> list[Key]:
-    """The keys of a data folder, oldest first; none when it has no file. Raises KeysDamaged."""
+    """Return the keys of a data folder, oldest first; an empty list if it has no file. Raises KeysDamaged."""
     path = data_dir / KEY_FILE
     try:
         return _decoded(path.read_bytes())
     except FileNotFoundError as error:
         if not path.is_symlink():
             return []
-        raise KeysDamaged(f"{path} is a link to what is not there: put it back, or make new keys") from error
+        raise KeysDamaged(f"{path} is a broken link; restore its target, or remove it and create new keys") from error
     except (OSError, msgspec.MsgspecError, ValueError) as error:
         raise KeysDamaged(
-            f"{path} cannot be read ({error}): put back a whole one, or remove it and make new keys"
+            f"{path} cannot be read ({error}); restore an intact copy, or remove it and create new keys"
         ) from error
 
 
 def add_key(data_dir: Path, key: Key) -> None:
-    """Keep a new key. Raises Conflict for the name of one that is active, KeysDamaged."""
-    with _changing(data_dir) as keys:
+    """Store a new key. Raises KeysDamaged, and Conflict if an active key has the same name."""
+    with _editing_keys(data_dir) as keys:
         for other in keys:
             if other.name == key.name and other.state(key.created_at) == "active":
-                raise Conflict(f"there is an active key named {key.name!r}: revoke it first, or choose another name")
+                raise Conflict(f"an active key named {key.name!r} exists; revoke it first, or choose another name")
         if len(keys) >= MAX_API_KEYS:
-            raise Conflict(f"there are {MAX_API_KEYS:,} keys already, revoked ones included")
+            raise Conflict(f"the limit of {MAX_API_KEYS:,} keys is reached, including revoked ones")
         keys.append(key)
 
 
 def revoke_key(data_dir: Path, id_or_name: str, now: int) -> Key:
-    """Have a key open nothing any more; the key as it is kept from now on.
+    """Revoke a key permanently, and return it as stored.
 
-    Raises NotFound, Conflict when it was revoked before or the name stands for several, KeysDamaged.
+    Raises NotFound, KeysDamaged, and Conflict if it is already revoked or the name is ambiguous.
     """
-    with _changing(data_dir) as keys:
-        place = _place_of(keys, id_or_name, now)
+    with _editing_keys(data_dir) as keys:
+        place = _index_of(keys, id_or_name, now)
         keys[place] = msgspec.structs.replace(keys[place], revoked_at=now)
         return keys[place]
 
 
 def merge_keys(data_dir: Path, others: Iterable[Key]) -> list[Key]:
-    """Keep what others know of keys beside what is known here, where one that was revoked is; all of them.
+    """Merge keys of other nodes into the stored ones, and return all keys. Revocations are kept.
 
     Raises KeysDamaged.
     """
-    with _changing(data_dir) as keys:
+    with _editing_keys(data_dir) as keys:
         known = {key.id: key for key in keys}
         for other in others:
             mine = known.get(other.id, other)
@@ -285,25 +288,25 @@ def merge_keys(data_dir: Path, others: Iterable[Key]) -> list[Key]:
         return keys
 
 
-def _place_of(keys: list[Key], wanted: str, now: int) -> int:
+def _index_of(keys: list[Key], wanted: str, now: int) -> int:
     found = [place for place, key in enumerate(keys) if wanted in {key.id, key.prefix, key.name}]
     if not found:
-        raise NotFound(f"there is no key {wanted[:80]!r}; `kgserve keys list` shows all")
+        raise NotFound(f"no key {wanted[:80]!r} exists; `kgserve keys list` shows all keys")
     usable = [place for place in found if keys[place].revoked_at is None]
     if not usable:
-        raise Conflict(f"the key {wanted!r} was revoked before")
+        raise Conflict(f"the key {wanted!r} is already revoked")
     active = [place for place in usable if keys[place].state(now) == "active"]
     if len(active or usable) > 1:
         ids = ", ".join(keys[place].id for place in usable)
-        raise Conflict(f"several keys are named {wanted!r}: name one by its id, {ids}")
+        raise Conflict(f"several keys are named {wanted!r}; use one of the ids {ids}")
     return (active or usable)[0]
 
 
 @contextmanager
-def _changing(data_dir: Path) -> Generator[list[Key]]:
-    """The keys, to be changed in place and written when the block ends well; one process at a time."""
+def _editing_keys(data_dir: Path) -> Generator[list[Key]]:
+    """Yield the keys for changes in place, and write them if the block succeeds; one process at a time."""
     if not data_dir.is_dir():
-        raise InvalidInput(f"{data_dir} is no data folder; `kgserve serve --data {data_dir}` makes one")
+        raise InvalidInput(f"{data_dir} is not a data folder; `kgserve serve --data {data_dir}` creates one")
     descriptor = os.open(data_dir / KEYS_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -315,12 +318,12 @@ def _changing(data_dir: Path) -> Generator[list[Key]]:
 
 
 def _write(data_dir: Path, keys: list[Key]) -> None:
-    """Replace the file as a whole, so that a reader sees all keys of before or all of now."""
+    """Replace the file atomically, so that readers never see a partial list."""
     fresh = data_dir / f".keys-{secrets.token_hex(8)}"
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_Content(KEYS_FORMAT, keys))) + b"\n")
+            file.write(msgspec.json.format(msgspec.json.encode(_KeyFile(KEYS_FORMAT, keys))) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(data_dir / KEY_FILE)
@@ -334,38 +337,38 @@ def _write(data_dir: Path, keys: list[Key]) -> None:
 
 
 def _decoded(text: bytes) -> list[Key]:
-    content = decode_json(text, _Content)
+    content = decode_json(text, _KeyFile)
     if content.format != KEYS_FORMAT:
-        raise ValueError(f"its format is {content.format}, and this kgserve knows {KEYS_FORMAT}")
+        raise ValueError(f"its format is {content.format}, but this version of kgserve supports {KEYS_FORMAT}")
     return content.keys
 
 
 log = structlog.get_logger()
 
 PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/docs/docs.css", "/docs/docs.js"})
-"""Paths that need no key: whoever watches over the process has none, and a browser sends none for a page.
+"""Paths that need no key: health checks and pages, for which monitors and browsers send none.
 
-A page is the same for everybody; what it shows comes from the API, for which it asks for a key.
+Pages are the same for every caller. Their data comes from the API, which requires a key.
 """
 PAGE_FILES_PATH = "/explorer/"
-"""Below it are the files of the page at ``/``, which need none either."""
+"""Path prefix of the explorer's static files, which are public as well."""
 
 KEY_NEEDED_MESSAGE = (
     "a valid key is needed, sent as `Authorization: Bearer kgs_…`; kgserve's commands and clients take it as --key, "
-    "key=… or KGSERVE_KEY, and `kgserve keys create` makes one on the server's machine"
+    "key=… or KGSERVE_KEY, and `kgserve keys create` creates one on the server's machine"
 )
 KEY_IN_QUERY_MESSAGE = (
-    "a key does not belong in the query, where logs and histories keep it: send `Authorization: Bearer kgs_…`"
+    "a key must not be sent in the query, where logs and browser histories keep it; send `Authorization: Bearer kgs_…`"
 )
 
 KEY_RECHECK_SECONDS = 2.0
-"""What lasts, and says nothing meanwhile, asks so often whether its key is still valid."""
+"""Interval at which idle long-lived connections check whether their key is still valid."""
 
 _KEY_PARAMETERS_PATTERN = rb"(?:api[_-]?)?key|(?:access[_-]?)?token|authorization"
 _KEY_IN_QUERY_PATTERN = re.compile(rb"(?i)(?:^|[&;])(?:" + _KEY_PARAMETERS_PATTERN + rb")(?:=|%3d)|kgs_[a-z0-9]{8}_")
 
 BROWSER_KEY_NAME = "browser"
-"""The name of keys that are made for pages."""
+"""Name of keys created for pages."""
 BROWSER_KEY_HOURS = 12
 MAX_BROWSER_KEYS = 100
 
@@ -375,15 +378,18 @@ _network = lru_cache(maxsize=1024)(network_of)
 _DENIAL_STATUSES = frozenset({401, 403, 421})
 _MIN_FAILURE_STATUS = 400
 _NODE_REDIRECT_STATUS = 307
-"""Another node of the cluster is asked to do it, and puts it on record."""
+"""Status of requests redirected to another cluster node, which records them in its own audit log."""
 
 
 class WrongKey(Unauthenticated):
-    """What was sent as a key opens nothing; to the caller the same as none. Who sends many is made to wait."""
+    """The credentials sent are not valid.
+
+    Looks like missing credentials to the caller; repeated attempts are throttled.
+    """
 
 
 class Authenticator:
-    """Lets callers in, or not. ``token`` is what server.json tells local clients: who can read it may do anything."""
+    """Authenticates the callers of one server. A client that sends ``token`` from server.json is trusted fully."""
 
     def __init__(self, settings: Settings, keyring: Keyring, token: str | None = None) -> None:
         self._keyring = keyring
@@ -393,11 +399,11 @@ class Authenticator:
 
     @property
     def required(self) -> bool:
-        """Whether a key is needed. One that exists is asked for; without any, only this machine is let in."""
+        """True if a key is required: when any key exists, or other machines can reach the server."""
         return not self._open_at_first or not self._keyring.empty
 
     def authenticate(self, path: str, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
-        """Who comes. Raises Unauthenticated, in the same words for every key that opens nothing."""
+        """Return the caller. Raises Unauthenticated, with the same message for every invalid key."""
         given = [value for name, value in headers if name == b"authorization"]
         if not self.required:
             return LOCAL_CALLER
@@ -411,16 +417,16 @@ class Authenticator:
         if found is None:
             raise WrongKey(KEY_NEEDED_MESSAGE)
         asked_for = next((value for name, value in headers if name == CALLER_HEADER.encode()), None)
-        return found if asked_for is None or found is not OWNER_CALLER else _in_the_name_of(asked_for)
+        return found if asked_for is None or found is not OWNER_CALLER else _forwarded_caller(asked_for)
 
     def still_valid(self, caller: Caller) -> bool:
-        """Whether somebody who was let in would be let in still; streams ask, because they last."""
+        """Return whether a caller would still be admitted; long-lived streams check this repeatedly."""
         if caller.key_id is not None:
             return self._keyring.is_active(caller.key_id) or self._browsers.is_active(caller.key_id)
         return caller.trusted or not self.required
 
     def browser_key(self, maker: Caller, role: Role) -> tuple[Caller, str]:
-        """A key for a page in a browser, and who comes with it. Raises Forbidden for more than its maker may."""
+        """Create a key for a page, and return its caller and text. Raises Forbidden if the role exceeds the maker's."""
         maker.require(role)
         return self._browsers.make(maker, role)
 
@@ -435,34 +441,34 @@ class Authenticator:
         return self._keyring.caller(text) or self._browsers.caller(text)
 
 
-def _in_the_name_of(told: bytes) -> Caller:
-    """For whom another node asks, which has let that one in. Raises WrongKey for what is no caller."""
+def _forwarded_caller(header: bytes) -> Caller:
+    """Return the caller for whom another node forwards a request. Raises WrongKey if the header is invalid."""
     try:
-        return msgspec.structs.replace(decode_json(told, Caller), key_id=None, trusted=True)
+        return msgspec.structs.replace(decode_json(header, Caller), key_id=None, trusted=True)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise WrongKey(KEY_NEEDED_MESSAGE) from error
 
 
 OWNER_CALLER = Caller("local", "admin", trusted=True)
-"""A client that could read server.json, as only the server's own user can."""
+"""Client that has read server.json, which only the server's own user can."""
 
 
 def check_may_start(settings: Settings, data_dir: Path) -> None:
-    """Raises InvalidInput when others could reach a server that nobody would need a key for."""
+    """Raise InvalidInput if other machines could use the server without a key."""
     way = exposure(settings)
     if way is None or settings.insecure_no_auth or Keyring(data_dir).usable:
         return
     raise InvalidInput(
-        f"{way}, and there is no valid key to ask them for; make one with "
+        f"{way}, but no valid key exists; create one with "
         f"`kgserve keys create --role admin --name NAME --data {data_dir}`, "
-        "or let in everybody who reaches it with --insecure-no-auth"
+        "or allow access without a key with --insecure-no-auth"
     )
 
 
 def exposure(settings: Settings) -> str | None:
-    """How other machines reach this server, as the beginning of a sentence; None when they do not.
+    """Return how other machines can reach this server, as the beginning of a sentence; None if they cannot.
 
-    A proxy on this machine is a local client: that there is one is told by settings that make no sense without.
+    A proxy on this machine is a local client, so it is detected by the settings that only make sense with one.
     """
     if not is_loopback(settings.host):
         return f"{settings.host} can be reached from other machines"
@@ -475,7 +481,7 @@ def exposure(settings: Settings) -> str | None:
 
 
 class Keyring:
-    """The keys of a data folder, read anew whenever their file changes: one `stat` for each question (2 µs) tells."""
+    """The keys of a data folder, reloaded when their file changes. Each lookup costs one `stat`."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -487,19 +493,19 @@ class Keyring:
 
     @property
     def empty(self) -> bool:
-        """Whether there has never been a key: revoked and expired ones count, a file that cannot be read counts."""
+        """True if no key was ever created. Revoked and expired keys count as keys, and so does an unreadable file."""
         self._refresh()
         return not (self._keys or self.damaged)
 
     @property
     def usable(self) -> bool:
-        """Whether some key opens something now."""
+        """True if any key is active."""
         self._refresh()
         now = time.time_ns() // 1000
         return any(key.state(now) == "active" for key in self._keys.values())
 
     def caller(self, text: str) -> Caller | None:
-        """Who comes with this key. None for what is none, and for unknown, revoked and expired ones, all alike."""
+        """Return the caller of this key, or None if it is malformed, unknown, revoked or expired."""
         self._refresh()
         given = parse(text)
         if given is None:
@@ -509,7 +515,7 @@ class Keyring:
         return self._callers[key.id] if right and self._opens(key) else None
 
     def is_active(self, key_id: str) -> bool:
-        """Whether the key of this id opens anything now."""
+        """Return whether the key with this id is active."""
         self._refresh()
         key = self._keys.get(key_id)
         return key is not None and self._opens(key)
@@ -526,12 +532,12 @@ class Keyring:
 
     def _file_state(self) -> _FileState:
         try:
-            found = os.stat(self._path)  # noqa: PTH116 - a Path takes three times as long
+            found = os.stat(self._path)  # noqa: PTH116 - three times as fast as Path.stat
         except FileNotFoundError:
             return None
         except OSError:
             return (0, 0, 0)
-        # Of its times the one that cannot be set; it moves with the content, and with the permissions.
+        # The change time cannot be set by programs, and changes with content and permissions.
         return found.st_ino, found.st_ctime_ns, found.st_size
 
     def _read(self) -> None:
@@ -547,18 +553,18 @@ class Keyring:
 
 
 class BrowserKeys:
-    """Keys that a server has made for pages, in memory alone: each ends after 12 hours, or with the key of its maker.
+    """In-memory keys that the server creates for pages. Each expires after 12 hours, or with its maker's key.
 
-    There are 100 at most; one more ends the oldest.
+    At most 100 exist; a new one replaces the oldest.
     """
 
     def __init__(self, still_valid: Callable[[Caller], bool]) -> None:
-        """``still_valid`` tells of a maker."""
+        """Create an empty set. ``still_valid`` returns whether the maker of a key would still be admitted."""
         self._still_valid = still_valid
         self._keys: OrderedDict[str, tuple[Key, Caller]] = OrderedDict()
 
     def make(self, maker: Caller, role: Role) -> tuple[Caller, str]:
-        """A key for the maker's stores; its text is nowhere else."""
+        """Create a key for the maker's stores, and return its caller and text, which is not stored."""
         now = time.time_ns() // 1000
         key, text = mint(BROWSER_KEY_NAME, role, maker.stores, now, now + BROWSER_KEY_HOURS * 3_600_000_000)
         self._keys[key.id] = key, maker
@@ -567,7 +573,7 @@ class BrowserKeys:
         return key.caller, text
 
     def caller(self, text: str) -> Caller | None:
-        """Who comes with such a key; None for what is none, or none any more."""
+        """Return the caller of such a key, or None if it is unknown or no longer active."""
         given = parse(text)
         if given is None or not self.is_active(given.id):
             return None
@@ -575,16 +581,16 @@ class BrowserKeys:
         return key.caller if key.matches(given.secret) else None
 
     def is_active(self, key_id: str) -> bool:
-        """Whether the key of this id opens anything now."""
+        """Return whether the key with this id is active."""
         found = self._keys.get(key_id)
         return found is not None and found[0].state(time.time_ns() // 1000) == "active" and self._still_valid(found[1])
 
 
 class RequestContext:
-    """One request: its id, who asks, from where, for what; and its entry in the audit log.
+    """One request: its id, caller, address, action and store, and its entry in the audit log.
 
-    Filled in on the way: the caller by the edge, act and store by `authorize`. ``hidden`` is the store that it named
-    and that is none of the caller's. ``administers``: what it does is put on record.
+    The caller is set during authentication, action and store by `authorize`. ``hidden`` is a named store that the
+    caller may not access. ``administers`` is True if the request is recorded in the audit log.
     """
 
     def __init__(self, authenticator: Authenticator, audit: Audit, request_id: str, act: str, address: str) -> None:
@@ -600,18 +606,18 @@ class RequestContext:
 
     @property
     def asker(self) -> str:
-        """A name that tells callers apart where they share something: the key, or else the address or network."""
+        """Name by which shared resources are accounted: the key id, or else the address or network."""
         return self.caller.key_id or _network(self.address)
 
     @property
     def still_valid(self) -> bool:
-        """Whether the caller would be let in still. What lasts asks now and then: a key may be revoked meanwhile."""
+        """True if the caller would still be admitted; long-lived requests check this, since keys may be revoked."""
         return self._authenticator.still_valid(self.caller)
 
     def authorize(self, store: str | None, act: str | None = None, role: Role = "read") -> None:
-        """Let the caller do ``act``, to the store that the path names, percent-encoded, if it names one.
+        """Check that the caller may do ``act`` to a store, given as percent-encoded path segment, if any.
 
-        Raises Forbidden, and NotFound for a store that is not the caller's.
+        Raises Forbidden, and NotFound for a store that the caller may not access.
         """
         self.act, self.administers = act or self.act, role == "admin"
         self.store = None if store is None else unquote(store)
@@ -620,24 +626,24 @@ class RequestContext:
             self.caller.require_store(self.store)
 
     def administer(self) -> None:
-        """Let the caller do what only an administrator may, whatever else the act comes to. Raises Forbidden."""
+        """Require the admin role, whatever else the action involves. Raises Forbidden."""
         self.administers = True
         self.caller.require("admin")
 
     def browser_key(self, role: Role) -> tuple[Caller, str]:
-        """A key for a page, and who comes with it. Raises Forbidden."""
+        """Create a key for a page, and return its caller and text. Raises Forbidden."""
         return self._authenticator.browser_key(self.caller, role)
 
     def denied(self, outcome: str, act: str | None = None, store: str | None = None) -> None:
-        """Put a refusal on record."""
+        """Record a refusal in the audit log."""
         self._audit.denied(act or self.act, outcome, **self._details(store))
 
     def administered(self, outcome: str, act: str | None = None, store: str | None = None) -> None:
-        """Put an act of administration on record."""
+        """Record an administrative action in the audit log."""
         self._audit.administered(act or self.act, outcome, **self._details(store))
 
     def ended(self, status: int | None) -> None:
-        """It was answered so, or not at all: put on record what belongs there."""
+        """Record the outcome of the request where required. ``status`` is None if no response was sent."""
         if status in _DENIAL_STATUSES or self.hidden is not None:
             self.denied(str(status), store=self.hidden)
         elif self.administers and status != _NODE_REDIRECT_STATUS:

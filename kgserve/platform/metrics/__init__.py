@@ -1,1 +1,1 @@
-"""What a process can say about itself: counters, latencies, traces, and the line about whatever was slow."""
+"""Telemetry of a process: counters, latencies, traces and the slow-operation log."""

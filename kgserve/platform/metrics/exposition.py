@@ -1,7 +1,7 @@
-"""Numbers with names, as a scrape shows them: written in Prometheus' format or OpenMetrics', and read back.
+"""Metric families: exposition in the Prometheus and OpenMetrics formats, and parsing of scrapes.
 
-prometheus_client writes them, from a registry that lives for one scrape: several applications in a process share
-nothing, and each caller is shown its own stores. What is read back is for a live view and for tests.
+prometheus_client encodes them from a registry that lives for one scrape. Several applications in a process therefore
+share nothing, and each caller sees only its own stores. Parsing serves the live view and tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Family(msgspec.Struct, frozen=True):
-    """A metric: all values of one name. A counter's name is without its ``_total``."""
+    """A metric with all its values. The name of a counter omits the suffix ``_total``."""
 
     name: str
     help: str
@@ -37,29 +37,29 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def counter(name: str, text: str, labels: Iterable[str], values: Mapping[Labels, float]) -> Family:
-    """What only grows while the server, or the store, stays up."""
+    """Create a counter, which only grows while the server or store is up."""
     return Family(name, text, "counter", tuple(labels), values)
 
 
 def gauge(name: str, text: str, labels: Iterable[str], values: Mapping[Labels, float]) -> Family:
-    """What goes up and down."""
+    """Create a gauge, which goes up and down."""
     return Family(name, text, "gauge", tuple(labels), values)
 
 
 def histogram(name: str, text: str, labels: Iterable[str], values: Mapping[Labels, Measured]) -> Family:
-    """How values are distributed."""
+    """Create a histogram of a distribution."""
     return Family(name, text, "histogram", tuple(labels), values)
 
 
 def single(name: str, text: str, kind: Literal["counter", "gauge"], value: float) -> Family:
-    """One number without labels."""
+    """Create a metric with one value without labels."""
     return Family(name, text, kind, (), {(): value})
 
 
 def exposed(families: Iterable[Family], accept: str, *, process: bool) -> tuple[bytes, str]:
-    """A scrape's answer and its media type; with ``process`` also memory, files, threads and start of the process."""
+    """Return the body of a scrape response and its media type; with ``process``, process metrics are included."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(families))
+    registry.register(_FamilyCollector(families))
     if process:
         ProcessCollector(registry=registry)
     encode, media_type = choose_encoder(accept)
@@ -67,15 +67,15 @@ def exposed(families: Iterable[Family], accept: str, *, process: bool) -> tuple[
 
 
 def process_threads() -> int:
-    """Threads of this process, those of native libraries included where the system tells."""
+    """Return the number of threads of this process, including those of native libraries where available."""
     try:
-        # After the process's name, which may hold blanks, the 18th field: proc(5).
+        # The 18th field after the process name, which may contain spaces: proc(5).
         return int(_STAT.read_text().rpartition(")")[2].split()[17])
     except (OSError, ValueError, IndexError):
         return threading.active_count()
 
 
-class _Collected(Collector):
+class _FamilyCollector(Collector):
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 
@@ -84,7 +84,7 @@ class _Collected(Collector):
         return map(_metric, self._families)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not collect."""
+        """Return nothing, so that registering does not collect."""
         return iter(())
 
 
@@ -119,14 +119,14 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Scrape:
-    """All samples of a scrape, by name."""
+    """Samples of a scrape, by metric name."""
 
     def __init__(self, samples: Mapping[str, list[Sample]]) -> None:
         self.samples = samples
 
     @classmethod
     def read(cls, text: str) -> Scrape:
-        """Read Prometheus' text format. Raises ValueError for text that is none."""
+        """Parse Prometheus' text format. Raises ValueError if the text is invalid."""
         samples: dict[str, list[Sample]] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -134,12 +134,12 @@ class Scrape:
         return cls(samples)
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The sum of the samples that bear these labels; None when there are none."""
+        """Return the sum of the samples with these labels, or None if no sample matches."""
         found = [sample.value for sample in self.samples.get(name, ()) if labels.items() <= sample.labels.items()]
         return sum(found) if found else None
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """The samples that bear these labels, added up by another label."""
+        """Return the samples with these labels, summed by another label."""
         sums: dict[str, float] = {}
         for sample in self.samples.get(name, ()):
             if labels.items() <= sample.labels.items() and label in sample.labels:
@@ -148,9 +148,9 @@ class Scrape:
 
 
 def quantile(share: float, buckets: Mapping[str, float]) -> float | None:
-    """The value that a share of all lies below, from counts by upper bound as text, each with all below it.
+    """Return an estimated quantile from cumulative counts by upper bound, or None if the histogram is empty.
 
-    Between two bounds values are taken to be spread evenly, as Prometheus does. None when nothing was counted.
+    Values are assumed to be spread evenly within a bucket, as Prometheus does.
     """
     ordered = sorted((float(bound), count) for bound, count in buckets.items())
     total = ordered[-1][1] if ordered else 0

@@ -1,11 +1,11 @@
-"""All that is counted and timed of one application, and what is known of the request that work is done for.
+"""Counters and timings of one application, and the request context that work is attributed to.
 
-Counters and histograms are plain objects: an event costs about half a microsecond, the rest is left to a scrape, which
-`admin.metrics` carries out. `SlowLog` writes one line for whatever took long, with the parts of its time, and nothing
-of its content.
+Counters and histograms are plain objects that cost about half a microsecond per event; everything else happens at
+scrape time in `admin.metrics`. `SlowLog` writes one line per slow operation, with the parts of its time but none of its
+content.
 
-Context variables follow a request into the threads that work for it, but not through a store's queue. So each write
-carries its `Origin` with it, and the writing thread speaks of the requests whose writes it carries out.
+Context variables follow a request into its worker threads, but not through a store's write queue. Each write therefore
+carries its `Origin`, and the writer thread logs with the ids of the requests it works for.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ log = structlog.get_logger("kgserve.platform.metrics.slow")
 Labels = tuple[str, ...]
 
 DURATION_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of durations: from a read out of memory to a large import."""
+"""Upper bounds of duration buckets, from an in-memory read to a large import."""
 GROUP_SIZE_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-"""Upper bounds of group sizes, which the write queue bounds."""
+"""Upper bounds of commit-group size buckets; the write queue limits the size."""
 
 
 class Tally:
-    """Counts by labels. Whoever counts says only what there is a bounded number of."""
+    """Thread-safe counter by labels. Label values must come from a bounded set."""
 
     def __init__(self) -> None:
         self._counts: dict[Labels, float] = {}
         self._lock = threading.Lock()
 
     def add(self, *labels: str, count: float = 1) -> None:
-        """Count something that has happened."""
+        """Add to the counter with these labels."""
         with self._lock:
             self._counts[labels] = self._counts.get(labels, 0) + count
 
     def counts(self) -> dict[Labels, float]:
-        """All of them now."""
+        """Return a copy of all counts."""
         with self._lock:
             return dict(self._counts)
 
     def total(self) -> float:
-        """Their sum."""
+        """Return the sum of all counts."""
         return sum(self.counts().values())
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A histogram at one moment: ``counts`` by bucket, one more than there are bounds, and the sum of all values."""
+    """Snapshot of a histogram: ``counts`` by bucket, one more than there are bounds, and the sum of all values."""
 
     bounds: Sequence[float]
     counts: Sequence[int]
@@ -71,7 +71,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Histogram:
-    """How often values fell between bounds."""
+    """Thread-safe histogram with fixed bounds."""
 
     def __init__(self, bounds: Sequence[float] = DURATION_BUCKETS_SECONDS) -> None:
         self._bounds = bounds
@@ -80,14 +80,14 @@ class Histogram:
         self._lock = threading.Lock()
 
     def observe(self, value: float) -> None:
-        """Take a value in."""
+        """Add a value."""
         at = bisect_left(self._bounds, value)
         with self._lock:
             self._counts[at] += 1
             self._sum += value
 
     def measured(self) -> Measured:
-        """How it stands."""
+        """Return a snapshot."""
         with self._lock:
             return Measured(self._bounds, tuple(self._counts), self._sum)
 
@@ -100,42 +100,47 @@ class Histograms:
         self._histograms: dict[Labels, Histogram] = {}
 
     def observe(self, *labels: str, value: float) -> None:
-        """Take a value in."""
+        """Add a value to the histogram with these labels."""
         found = self._histograms.get(labels)
         if found is None:
             found = self._histograms.setdefault(labels, Histogram(self._bounds))
         found.observe(value)
 
     def measured(self) -> dict[Labels, Measured]:
-        """How they stand."""
+        """Return a snapshot of each histogram."""
         return {labels: histogram.measured() for labels, histogram in list(self._histograms.items())}
 
 
 class SlowLog:
-    """Warns of operations that took at least ``milliseconds``, once of each; 0 turns it off."""
+    """Logs operations that take at least ``milliseconds``; 0 turns it off."""
 
     def __init__(self, milliseconds: int) -> None:
         self.seconds = milliseconds / 1000 if milliseconds else float("inf")
         self.counted = Tally()
 
     def note(self, kind: str, seconds: float, parts: Mapping[str, float], **fields: Any) -> None:
-        """Say so if it was slow."""
+        """Log the operation if it was slow."""
         if seconds < self.seconds:
             return
         self.counted.add(kind)
-        shown = {name: round(each * 1000, 1) for name, each in dict(parts).items()}  # the writing thread may add one
+        shown = {
+            name: round(each * 1000, 1) for name, each in dict(parts).items()
+        }  # copied, since the writer thread may add parts
         log.warning("slow_operation", kind=kind, ms=round(seconds * 1000, 1), parts_ms=shown, **fields)
 
 
 class Origin(msgspec.Struct, eq=False):
-    """A request: its id, the seconds of its parts so far, and the context of its trace, if it is traced."""
+    """A request that work is attributed to.
+
+    ``parts`` are the seconds of its parts so far, ``trace`` is its trace context, if traced.
+    """
 
     request_id: str
     parts: dict[str, float] = {}
     trace: Any = None
 
     def add(self, part: str, seconds: float) -> None:
-        """Lay seconds to a part's account."""
+        """Add seconds to a part."""
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
 
@@ -143,22 +148,22 @@ _origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
 def current_origin() -> Origin | None:
-    """The request that this thread or task works for."""
+    """Return the request that this thread or task works for."""
     return _origin.get()
 
 
 def begin_request(origin: Origin) -> Token[Origin | None]:
-    """From here on work is this request's, also in threads that take the context over; what `end_request` takes."""
+    """Attribute work of this context to a request. Return the token for `end_request`."""
     return _origin.set(origin)
 
 
 def end_request(token: Token[Origin | None]) -> None:
-    """Work is whose it was before."""
+    """Restore the previous attribution."""
     _origin.reset(token)
 
 
 def add_part(part: str, seconds: float) -> None:
-    """Lay seconds to the account of the request that is being worked for, if any is."""
+    """Add seconds to a part of the current request, if any."""
     origin = _origin.get()
     if origin is not None:
         origin.add(part, seconds)
@@ -166,7 +171,7 @@ def add_part(part: str, seconds: float) -> None:
 
 @contextmanager
 def part(name: str) -> Generator[None]:
-    """Account for the time that is spent inside."""
+    """Attribute the time spent in the block to a part of the current request."""
     started = time.perf_counter()
     try:
         yield
@@ -176,7 +181,7 @@ def part(name: str) -> Generator[None]:
 
 @contextmanager
 def speaking_of(origins: Iterable[Origin | None]) -> Generator[None]:
-    """While inside, log lines bear the ids of these requests: one as ``request_id``, several as ``request_ids``."""
+    """Bind the ids of these requests to log lines in the block: one as ``request_id``, several as ``request_ids``."""
     ids = list(dict.fromkeys(origin.request_id for origin in origins if origin is not None))
     if not ids:
         yield
@@ -187,35 +192,35 @@ def speaking_of(origins: Iterable[Origin | None]) -> Generator[None]:
 
 
 class Stopwatch:
-    """The phases of a piece of work, one after the other. ``started`` and ``laps`` are on the monotonic clock."""
+    """Timer of consecutive phases. ``started`` and ``laps`` are `time.perf_counter` readings in seconds."""
 
     def __init__(self) -> None:
         self.started = self._at = time.perf_counter()
         self.laps: list[Phase] = []
 
     def lap(self, name: str) -> None:
-        """What was done since the last lap is called so."""
+        """End the current phase under this name."""
         now = time.perf_counter()
         self.laps.append((name, self._at, now))
         self._at = now
 
     @property
     def seconds(self) -> float:
-        """From the start to the last lap."""
+        """Seconds from the start to the end of the last phase."""
         return self._at - self.started
 
     def parts(self) -> dict[str, float]:
-        """The seconds of each phase."""
+        """Return the seconds of each phase."""
         return {name: until - since for name, since, until in self.laps}
 
 
 _KNOWN_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 UNMATCHED_ROUTE = "unmatched"
-"""The route of all paths that are none, so that their number is bounded."""
+"""Route label of all unknown paths, which bounds the number of labels."""
 
 
 class RouteCount:
-    """The requests of one method of one route. Only the event loop's thread counts, so there is no lock."""
+    """Counters of one method of one route. Only the event loop's thread updates it, so it has no lock."""
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
@@ -225,16 +230,16 @@ class RouteCount:
 
 
 class Requests:
-    """Requests that were answered, by route template and method; never by path."""
+    """Counters of answered requests by route template and method."""
 
     def __init__(self) -> None:
         self.routes: dict[tuple[str, str], RouteCount] = {}
         self.refused = Tally()
 
     def done(self, method: str, route: str, status: int, sizes: tuple[int, int], seconds: float | None) -> None:
-        """A request was answered; ``sizes`` are the bytes of its body and of the answer's.
+        """Count an answered request; ``sizes`` are the bytes of the request and response bodies.
 
-        No ``seconds`` for a stream that ends when its listener leaves: that would be no latency.
+        ``seconds`` is None for a stream that ends when its listener leaves, since that is not a latency.
         """
         place = (route, method if method in _KNOWN_METHODS else "other")
         found = self.routes.get(place)
@@ -248,7 +253,7 @@ class Requests:
 
 
 class Commits:
-    """Commits of all stores."""
+    """Commit metrics of all stores."""
 
     def __init__(self) -> None:
         self.groups = Histogram(GROUP_SIZE_BUCKETS)
@@ -258,7 +263,7 @@ class Commits:
 
 
 class StoreCount:
-    """What one store has written since it was opened. Only its writing thread counts."""
+    """Write counters of one store since it was opened. Only its writer thread updates them."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -268,7 +273,7 @@ class StoreCount:
 
 
 class Embedding:
-    """Texts that went to the embedding model, and those that it is at."""
+    """Counters of texts sent to the embedding model."""
 
     def __init__(self) -> None:
         self.texts = Tally()
@@ -277,7 +282,7 @@ class Embedding:
 
     @contextmanager
     def of(self, count: int) -> Generator[None]:
-        """While inside, ``count`` texts are being embedded."""
+        """Count ``count`` texts as being embedded within the block."""
         self._begun.add(count=count)
         started = time.perf_counter()
         done = False
@@ -290,14 +295,14 @@ class Embedding:
 
     @property
     def under_way(self) -> float:
-        """Texts that are being embedded."""
+        """Number of texts being embedded now."""
         return max(self._begun.total() - self.texts.total(), 0)
 
 
 class NodeCounts:
-    """What a node of a cluster has done: seconds of take-overs and of writes to the log, and writes that failed.
+    """Cluster metrics of a node: seconds of takeovers and of log writes, and failed log writes.
 
-    ``asked``: requests that it had other nodes answer, in the name of who had asked it.
+    ``asked`` counts requests that it forwarded to other nodes.
     """
 
     def __init__(self) -> None:
@@ -308,10 +313,13 @@ class NodeCounts:
 
 
 class Telemetry:
-    """One application under observation. Raises InvalidInput when traces are asked for that cannot be made."""
+    """Metrics, slow log and tracing of one application."""
 
     def __init__(self, settings: Settings, tracing: Tracing | None = None) -> None:
-        """Traces go to ``tracing``, else to where the settings say."""
+        """Send traces to ``tracing``, or to the endpoint in the settings.
+
+        Raises InvalidInput if tracing cannot be set up.
+        """
         self.requests = Requests()
         self.commits = Commits()
         self.calls = Tally()
@@ -322,16 +330,16 @@ class Telemetry:
         self.tracing = tracing or tracing_to(settings.otel_endpoint)
 
     def close(self) -> None:
-        """Send the traces that are left."""
+        """Send remaining traces."""
         if self.tracing is not None:
             self.tracing.close()
 
     def span(self, name: str, attributes: Attributes) -> AbstractContextManager[Any]:
-        """A span around work, if there is tracing."""
+        """Return a context manager for a span, which does nothing without tracing."""
         return nullcontext() if self.tracing is None else self.tracing.span(name, attributes)
 
     def called(self, tool: str, outcome: str, seconds: float) -> None:
-        """A tool was called over MCP."""
+        """Record an MCP tool call."""
         self.calls.add(tool, outcome)
         self.call_seconds.observe(tool, value=seconds)
         origin = current_origin()
@@ -340,7 +348,10 @@ class Telemetry:
     def committed(
         self, store: str, count: StoreCount, origins: Sequence[Origin | None], laps: Stopwatch, rows: int
     ) -> None:
-        """A group of writes is in: the last lap has just ended. For the writing thread, before callers are answered."""
+        """Record a committed group of writes, after its last lap and before its callers get their reports.
+
+        For the writer thread only.
+        """
         commits, parts = self.commits, laps.parts()
         count.commits += 1
         count.writes += len(origins)
@@ -360,7 +371,7 @@ class Telemetry:
             )
 
     def waited(self, origin: Origin | None, seconds: float) -> None:
-        """A write has waited in the queue."""
+        """Record how long a write waited in the queue."""
         self.commits.waits.observe(seconds)
         if origin is not None:
             origin.add("queue", seconds)
@@ -372,25 +383,28 @@ _TRACE_FLUSH_TIMEOUT_SECONDS = 2.0
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 Phase = tuple[str, float, float]
-"""A name, and the beginning and end on the monotonic clock, in seconds."""
+"""Name of a phase, and its start and end as `time.perf_counter` readings in seconds."""
 
 
 class Tracing:
-    """Makes spans and hands them to an exporter of OpenTelemetry, in batches and in a thread of its own.
+    """Creates spans and passes them to an OpenTelemetry exporter, in batches and in a separate thread.
 
-    Nothing of OpenTelemetry is imported before. Its libraries read their own variables (OTEL_SERVICE_NAME,
-    OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER and so on); where to send traces is the setting ``otel_endpoint``.
+    OpenTelemetry is only imported when this is used. Its libraries read their own variables (OTEL_SERVICE_NAME,
+    OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER and others); the endpoint is the setting ``otel_endpoint``.
     """
 
     def __init__(self, processor: Any, give_up: Callable[[], None] = lambda: None) -> None:
-        """Spans go to ``processor``, one of the OpenTelemetry SDK; ``give_up`` ends its attempts to send them."""
+        """Send spans to ``processor``, an OpenTelemetry span processor.
+
+        ``give_up`` aborts its attempts to send them.
+        """
         self._give_up = give_up
         resources = import_module("opentelemetry.sdk.resources")
         self._api = import_module("opentelemetry.trace")
         self._context = import_module("opentelemetry.context")
         version = metadata.version("kgserve")
         own = resources.Resource.create({"service.name": "kgserve", "service.version": version})
-        resource = own.merge(resources.OTELResourceDetector().detect())  # what the environment says wins
+        resource = own.merge(resources.OTELResourceDetector().detect())  # the environment takes precedence
         self._provider = import_module("opentelemetry.sdk.trace").TracerProvider(
             resource=resource, shutdown_on_exit=False
         )
@@ -400,7 +414,10 @@ class Tracing:
         self._propagator = propagation.TraceContextTextMapPropagator()
 
     def close(self) -> None:
-        """Send what is left. Blocks for some seconds at most: a receiver that is not there holds up no stop."""
+        """Send remaining spans.
+
+        Blocks for a few seconds at most, so that an unreachable receiver does not delay shutdown.
+        """
         sending = threading.Thread(target=self._provider.shutdown, name="last-traces", daemon=True)
         sending.start()
         sending.join(_TRACE_FLUSH_TIMEOUT_SECONDS)
@@ -410,7 +427,7 @@ class Tracing:
 
     @contextmanager
     def request(self, request_id: str, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Generator[Any]:
-        """A span around a request; its parent is the ``traceparent`` that came with it, if one did."""
+        """Yield a span for a request; its parent is the request's ``traceparent`` header, if present."""
         carried = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers if k in {b"traceparent", b"tracestate"}}
         span = self._tracer.start_span(
             method,
@@ -426,11 +443,11 @@ class Tracing:
             span.end()
 
     def context_of(self, span: Any) -> Any:
-        """What work in another thread needs to have its spans below this one."""
+        """Return the context in which another thread can create child spans of this one."""
         return self._api.set_span_in_context(span)
 
     def answered(self, span: Any, method: str, route: str, status: int) -> None:
-        """Give a request's span the name and status that are known only now."""
+        """Set the final name and status of a request's span."""
         span.update_name(f"{method} {route}")
         span.set_attributes({"http.route": route, "http.response.status_code": status})
         if status >= _SERVER_ERROR:
@@ -438,18 +455,18 @@ class Tracing:
 
     @contextmanager
     def span(self, name: str, attributes: Attributes) -> Generator[Any]:
-        """A span around work, below the one that this thread or task is in."""
+        """Yield a span for a unit of work, as a child of the current span."""
         with self._tracer.start_as_current_span(name, attributes=attributes) as span:
             yield span
 
     def failed(self, span: Any) -> None:
-        """Mark a span's work as one that did not succeed."""
+        """Mark a span as failed."""
         span.set_status(self._api.StatusCode.ERROR)
 
     def commit(self, store: str, requests: Sequence[Any], phases: Sequence[Phase], attributes: Attributes) -> None:
-        """Spans of a commit that is over: below the first of its ``requests``, and linked to the others.
+        """Create the spans of a finished commit, as children of the first of ``requests`` and linked to the others.
 
-        Those are given by `context_of` their spans; there is at least one phase.
+        ``requests`` are contexts from `context_of`. ``phases`` must not be empty.
         """
         links = [self._api.Link(self._api.get_current_span(each).get_span_context()) for each in requests[1:]]
         shift = time.time_ns() - time.perf_counter_ns()
@@ -468,18 +485,18 @@ class Tracing:
 
 
 def tracing_to(endpoint: str) -> Tracing | None:
-    """Tracing to an OTLP receiver over HTTP; None without one. Raises InvalidInput when it cannot be."""
+    """Return tracing to an OTLP receiver over HTTP, or None without an endpoint. Raises InvalidInput."""
     if not endpoint:
         return None
     place = urlsplit(endpoint)
     if place.scheme not in {"http", "https"} or not place.hostname:
-        raise InvalidInput(f"otel_endpoint: {endpoint!r} is no address for traces; one looks like http://host:4318")
+        raise InvalidInput(f"otel_endpoint: {endpoint!r} is not a valid URL; use a form such as http://host:4318")
     try:
         exporter = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
         export = import_module("opentelemetry.sdk.trace.export")
     except ImportError:
         raise InvalidInput(
-            "traces are to be sent to the setting otel_endpoint, but the OpenTelemetry libraries are not installed: "
+            "otel_endpoint is set, but the OpenTelemetry libraries are not installed; "
             "run pip install 'kgserve[otel]', or leave the setting empty"
         ) from None
     url = endpoint if endpoint.rstrip("/").endswith(_TRACES_PATH) else endpoint.rstrip("/") + _TRACES_PATH

@@ -1,8 +1,8 @@
-"""Whether two texts say the same: equal letters, equal wording, and what keeps two near texts apart.
+"""Textual equality of statements: same text, same wording, and what keeps similar texts apart.
 
-Nearness in meaning does not tell it: "prefers dark mode" and "does not prefer dark mode" are nearer to each other than
-most pairs that say the same. So two texts are one when their wording is, and what is only near is told to people, with
-what tells the two apart: numbers, negation, names, their order, words that exclude each other.
+Similarity in meaning is not enough: "prefers dark mode" and "does not prefer dark mode" are more similar than most
+pairs that say the same. Two texts are treated as equal only if their wording is. Texts that are merely similar are
+reported with what distinguishes them: numbers, negation, names, word order, mutually exclusive words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kgserve.platform.text.wordlists import lines, listed, opposites, pairs, syn
 from kgserve.platform.text.words import FUNCTION_WORDS
 
 MAX_COMPARED_CHARS = 10_000
-"""Characters of the longest text that is taken apart; of a longer one the letters have to be the same."""
+"""Maximum length of a text that is analyzed; longer texts must be identical except for case and whitespace."""
 NUMBER_WORDS = {
     **{word: number for number, word in enumerate(listed("ones"))},
     **{word: 10 * number for number, word in enumerate(listed("tens"), 2)},
@@ -31,11 +31,11 @@ _ORDINALS = {
     word: f"{number}{_ORDINAL_SUFFIXES.get(number, 'th')}" for number, word in enumerate(listed("ordinals"), 1)
 }
 _BREAK = ""
-"""Where punctuation ends a part of a text: a number does not go on behind it."""
+"""Marks a punctuation boundary: numbers do not continue across it."""
 _DASH = "\u2013"
-"""A dash that says something, as in 3-5 and C-."""
+"""A meaningful dash, as in 3-5 and C-."""
 
-# Letters before case goes
+# Characters and case-sensitive units
 
 
 _ALIKE = str.maketrans(
@@ -51,22 +51,22 @@ _ALIKE = str.maketrans(
     }
     | {"\u207b": "^-", "\u2044": "/"}
 )
-# A megabit is no megabyte, a milliwatt no megawatt, and five metres are no five millions.
+# Keeps megabit and megabyte, milliwatt and megawatt, and 5m and 5M distinct after case folding.
 _CASED = (
     (re.compile(r"(?<=\d)(\s?)([KMGTP]i?)b(?=ps\b|/s|\b)"), r"\1\2bit"),
     (re.compile(r"(?<=\d)(\s?)M(?![^\W\d_])"), r"\1mega"),
     (re.compile(r"(?<=\d)(\s?)m(?=(?:W|V|A|Hz)\b)"), r"\1milli"),
 )
-# getUsers is not getUser: the -s of what is written so is no plural.
+# In camel-case identifiers a final -s is not a plural: getUsers is not getUser.
 _CAMEL = re.compile(r"(?<=[a-z])([A-Z][^\W_]*)s\b")
-# The A team is not the team.
+# A capital A can be a letter instead of an article: the A team.
 _LETTER = re.compile(r"(?<=[a-z\d,] )A(?![^ ])(?! [A-Z])")
 _UNIT = re.compile(r"\d\s?[KMGTPm]")
 _FINAL = ".,;:! "
 
 
 def folded(text: str) -> str:
-    """A text in one case and in one way of writing its letters and signs; blanks are as they were."""
+    """Return a text with case folded and typographic variants of characters unified; whitespace is unchanged."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_ALIKE))
     elif "`" in text:
@@ -78,7 +78,7 @@ def folded(text: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """A text without regard to case, blanks and the punctuation at its end."""
+    """Return a text with case folded, whitespace collapsed and final punctuation removed."""
     found = " ".join(folded(text).split())
     return found.rstrip(_FINAL) or found
 
@@ -86,25 +86,25 @@ def normalised(text: str) -> str:
 _WORD_TOKEN_PATTERN = re.compile(r"\w+")
 _CAPITALISED = re.compile(r"\b[^A-Z\W]*+[A-Z]\w*+")
 _MEANINGLESS_CAPITALS = frozenset({"AM", "PM", "OK"})
-"""Capitals that say nothing: 3 PM is 3 pm."""
+"""Capitalized words in which case has no meaning: 3 PM is 3 pm."""
 _MEASURED = re.compile(r"\d+([^\W\d_]+)")
 _PLURAL = re.compile(r"([A-Z]{2,})s")
 
 
 def identifiers(text: str) -> list[str]:
-    """Return the tokens of a text in which case matters, in order: those that hold a capital and name something.
+    """Return the case-sensitive tokens of a text, in order: those that contain a capital and name something.
 
-    These are tokens with an underscore, with a digit, with a capital behind another letter, and those of capitals
-    alone, but for English words that are stressed so. 5MB counts as MB does in 5 MB, and APIs as API.
+    These are tokens with an underscore, a digit or an inner capital, and tokens in capitals, except for stressed
+    English words. 5MB counts as MB, and APIs as API.
     """
     found = _CAPITALISED.findall(text)
     if found and text.lstrip().startswith(found[0]) and not any(letter.isupper() for letter in found[0][1:]):
-        del found[0]  # a sentence begins with a capital: F3 is f3 there
+        del found[0]  # a capital at the start of a sentence has no meaning
     return [named for named in map(_cased, found) if named]
 
 
 def _cased(token: str) -> str:
-    """Return a token without what inflects it, if its case matters; else nothing."""
+    """Return a token without inflection if its case matters, else ""."""
     if found := _MEASURED.fullmatch(token) or _PLURAL.fullmatch(token):
         token = found[1]
     if token.isalpha() and token.isupper():
@@ -130,13 +130,13 @@ def _english() -> tuple[frozenset[str], ...]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The wording of a text: what it says, word for word, without what says nothing.
+    """Return the wording of a text: its words in order, without those that carry no meaning.
 
-    Left out are case, punctuation, articles, the plural and the -s of verbs, and ``please``. Everything else stays,
-    each word in its place: numbers (words for numbers as numbers), signs and symbols, negations, prepositions,
-    pronouns, quantifiers, modal verbs, the past and the future. So two texts of one wording say the same. The rules are
-    those of English; a text in another language loses case and punctuation, and little more. They take inflection away
-    and nothing else: stemmers make one word of product and production, organ and organization, use and used.
+    Case, punctuation, articles, plural and verb -s, and ``please`` are removed. Everything else is kept in its place:
+    numbers (number words as digits), symbols, negations, prepositions, pronouns, quantifiers, modal verbs and tense.
+    Texts with the same wording therefore say the same. The rules are those of English; texts in other languages lose
+    little more than case and punctuation. No stemmer is used, because stemmers merge words such as organ and
+    organization.
     """
     if not text.islower():
         text = _LETTER.sub("A_", _CAMEL.sub(r"\1_s", text)) if " A" in text else _CAMEL.sub(r"\1_s", text)
@@ -149,7 +149,7 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word for word in found if word)
 
 
-# One piece of a text between two blanks
+# Tokens of a whitespace-separated chunk
 
 _TEXT_PIECE_PATTERN = re.compile(
     r"(?P<code>[^\W\d_]+\d\w*)|(?P<number>\d++(?:[.,:]\d++)*+(?:st|[nr]d|th)?)(?![^\W\d_])"
@@ -173,7 +173,7 @@ _BEFORE_IS = frozenset(listed("before is"))
 
 @lru_cache(maxsize=1 << 14)
 def _parts(chunk: str) -> tuple[str, ...]:
-    """The words of what is between two blanks, as far as they do not depend on what is around it."""
+    """Return the words of a chunk between spaces, as far as they do not depend on its context."""
     bare = chunk.lstrip("(\"'").rstrip(".,;:!)\"'")
     end = (_BREAK,) if chunk[-1] in ".,;:!?)" else ()
     if chunk in _ALONE or bare in _ALONE:
@@ -188,7 +188,7 @@ def _parts(chunk: str) -> tuple[str, ...]:
 
 
 def _mark_of(chunk: str, bare: str) -> Iterator[str]:
-    """The mark of feet or inches behind a number, unless it is a quotation mark: see _in_context."""
+    """Yield a mark of feet or inches after a number; `_in_context` drops quotation marks."""
     mark = chunk[chunk.index(bare) + len(bare) :][:1]
     if mark in {"'", '"'} and bare[-1].isdigit():
         yield mark
@@ -199,10 +199,10 @@ def _pieces(bare: str) -> Iterator[str]:
     for at, match in enumerate(matches):
         piece = match[0]
         if match["word"] or match["code"]:
-            beside_number = at > 0 and matches[at - 1]["figures"] is not None
-            # The A of 4A is no article.
+            follows_number = at > 0 and matches[at - 1]["figures"] is not None
+            # The A of 4A is not an article.
             yield from (
-                (f"{piece}_" if piece == "a" else piece,) if match["code"] or beside_number else _of_word(piece)
+                (f"{piece}_" if piece == "a" else piece,) if match["code"] or follows_number else _of_word(piece)
             )
         elif match["sign"]:
             yield from _sign(piece, match.start(), bare)
@@ -211,7 +211,7 @@ def _pieces(bare: str) -> Iterator[str]:
 
 
 def _sign(sign: str, at: int, bare: str) -> Iterator[str]:
-    """A sign, if it says something where it stands: a minus, a range or an option is more than a hyphen."""
+    """Yield a sign if it has meaning in its position: a minus, range or option, unlike a hyphen."""
     if sign == "-":
         before, after = bare[:at], bare[at + 1 :]
         if not before or not after or (before[-1].isdigit() and after[0].isdigit()) or not before[-1].isalnum():
@@ -227,7 +227,7 @@ def _number(piece: str) -> str:
 
 
 def _of_word(word: str) -> tuple[str, ...]:
-    """One word: nothing for an article, two for a contraction."""
+    """Return the words of a token: none for an article, two for a contraction."""
     if word in _NORMALIZED_WORDS:
         return _NORMALIZED_WORDS[word]
     if "'" not in word:
@@ -242,7 +242,7 @@ def _of_word(word: str) -> tuple[str, ...]:
     return (word,)
 
 
-# The plural, and the -s of verbs
+# Plurals and verb -s
 
 _WITH_E = frozenset(listed("with e"))
 _SOFT = frozenset(listed("soft"))
@@ -254,7 +254,7 @@ _MIN_PLURAL_CHARS = 4
 
 
 def _singular(word: str) -> str:
-    """A word without the -s of the plural and of verbs; what could be another word then stays as it is."""
+    """Return a word without plural or verb -s, unless the result could be another word."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     if not word.endswith("s") or word.endswith(("ss", "us", "is")) or word in _UNINFLECTED_WORDS:
@@ -268,7 +268,7 @@ def _singular(word: str) -> str:
 
 
 def _without_e(stem: str) -> str:
-    """What ends in -e without the -s: a word that does, or one that took -es."""
+    """Return the singular of a stem in -e, which may have been added with the -s."""
     if stem.endswith("ie"):
         return stem[:-2] + "y"
     if stem.endswith(("sse", "she", "che", "xe", "zze", "tze")) or stem[:-1] in _SOFT:
@@ -293,7 +293,7 @@ _NORMALIZED_WORDS: dict[str, tuple[str, ...]] = {
     **_CONTRACTIONS,
 }
 
-# What depends on the words around it
+# Context-dependent words
 
 _LABELS = frozenset(listed("labels"))
 _NO_NOUN = frozenset(listed("no noun"))
@@ -320,7 +320,7 @@ def _in_context(found: Sequence[str], plain: str) -> Iterator[str]:
 
 
 def _is_article(before: str, after: str) -> bool:
-    """Whether an ``a`` is one, and not a letter as in plan A."""
+    """Return whether an ``a`` is an article rather than a letter, as in plan A."""
     return before not in _LABELS and bool(after) and after not in _NO_NOUN
 
 
@@ -337,10 +337,10 @@ def _meant(word: str, before: str, after: str, plain: str) -> str:
 
 
 def _counted(found: Sequence[str], at: int) -> tuple[int, str]:
-    """The number that begins at a place, and where it ends: words for tens and ones, times powers of ten."""
+    """Return the number that begins at a position, as text, and the position after it."""
     total = current = 0
     last: int | None = None
-    while at < len(found) and found[at] in _COUNTING and _goes_on(found[at], last):
+    while at < len(found) and found[at] in _COUNTING and _continues_number(found[at], last):
         last = _COUNTING[found[at]]
         if found[at] not in _POWERS:
             current += last
@@ -352,8 +352,8 @@ def _counted(found: Sequence[str], at: int) -> tuple[int, str]:
     return at, str(total + current)
 
 
-def _goes_on(word: str, last: int | None) -> bool:
-    """Whether a word belongs to the number that the last one ended: one after twenty, and not after five."""
+def _continues_number(word: str, last: int | None) -> bool:
+    """Return whether a word continues a number that ended with ``last``: one does after twenty, but not after five."""
     if last is None or word in _POWERS:
         return True
     value = NUMBER_WORDS[word]
@@ -361,7 +361,7 @@ def _goes_on(word: str, last: int | None) -> bool:
 
 
 Difference = Literal["", "not", "numbers", "names", "words"]
-"""What keeps two texts apart; "" if nothing does."""
+"""Reason that keeps two texts apart; "" if none does."""
 _NEGATIONS = frozenset(listed("negations"))
 _EXCLUSIVE = tuple(map(frozenset, lines("exclusive")))
 _SMALL = frozenset(listed("small"))
@@ -377,9 +377,9 @@ _PROPER_NAME_PATTERN = re.compile(r"[^\W\d_]+")
 
 
 def contrast(first: str, second: str) -> Difference:
-    """What keeps two texts apart, however near they are: "not", "numbers", "names" or "words"; "" if nothing does."""
+    """Return what keeps two texts apart, however similar: "not", "numbers", "names" or "words"; "" if nothing does."""
     one, other = words(first), words(second)
-    if _other_case(first, second):
+    if _has_recased_identifier(first, second):
         return "names"
     if _counts(one, _NEGATIONS) != _counts(other, _NEGATIONS):
         return "not"
@@ -394,22 +394,22 @@ def contrast(first: str, second: str) -> Difference:
 
 
 def negations(found: Sequence[str]) -> list[str]:
-    """The negations of a wording, in order."""
+    """Return the negations of a wording, in order."""
     return [word for word in found if word in _NEGATIONS]
 
 
 def numbers(found: Sequence[str]) -> list[str]:
-    """The numbers of a wording, in order, with the codes and addresses that hold some."""
+    """Return the numbers of a wording in order, including codes and addresses with digits."""
     return [word for word in found if any(letter.isdigit() for letter in word)]
 
 
 def values(found: Sequence[str]) -> list[str]:
-    """What a wording has besides words: numbers, signs, codes, addresses and single letters."""
+    """Return the non-words of a wording: numbers, signs, codes, addresses and single letters."""
     return [word for word in found if not word.isalpha() or (len(word) == 1 and word.isascii() and word != "i")]
 
 
 def names(text: str) -> list[str]:
-    """The words of a text that are written as names are, in one case: with a capital, and not at its beginning."""
+    """Return the case-folded words that are capitalized inside a sentence."""
     return [
         found[0].casefold()
         for found in _PROPER_NAME_PATTERN.finditer(text)
@@ -422,8 +422,8 @@ def _inside(text: str, found: re.Match[str]) -> bool:
     return bool(before) and before[-1] not in ".!?\n"
 
 
-def _other_case(first: str, second: str) -> bool:
-    """Whether two texts hold one identifier in different cases, such as API_KEY and Api_Key, or apiKey and apikey."""
+def _has_recased_identifier(first: str, second: str) -> bool:
+    """Return whether two texts contain the same identifier in different case, such as API_KEY and Api_Key."""
     mine, yours = ({*identifiers(text)} for text in (first, second))
     if mine == yours:
         return False
@@ -441,12 +441,12 @@ def _counts(found: Sequence[str], among: frozenset[str]) -> Counter[str]:
 
 
 def _times(found: Sequence[str]) -> Counter[str]:
-    """The marks of past and future; what somebody used to do is past."""
+    """Return the tense markers of a wording; "used to" counts as past."""
     return _counts(found, _TIME_WORDS) + Counter("used to" for pair in pairwise(found) if pair == ("used", "to"))
 
 
 def _between(one: Sequence[str], other: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What is left of two wordings without the words that both begin and end with."""
+    """Return what remains of two wordings without their common prefix and suffix."""
     shorter = min(len(one), len(other))
     begin = next((at for at in range(shorter) if one[at] != other[at]), shorter)
     end = next((at for at in range(shorter - begin) if one[-1 - at] != other[-1 - at]), shorter - begin)
@@ -454,7 +454,7 @@ def _between(one: Sequence[str], other: Sequence[str]) -> tuple[Sequence[str], S
 
 
 def _other_names(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether each text names what the other does not, or both name the same in another order."""
+    """Return whether each text has a name that the other lacks, or both have the same names in another order."""
     mine, yours = _of_names(first, one), _of_names(second, other)
     if any(name not in other for name in mine) and any(name not in one for name in yours):
         return True
@@ -469,14 +469,14 @@ def _of_names(text: str, found: Sequence[str]) -> list[str]:
 
 
 def _firsts(found: Sequence[str], common: set[str]) -> list[str]:
-    """Words in the order in which they are first met."""
+    """Return the common words in the order of their first occurrence."""
     return [word for word in dict.fromkeys(found) if word in common]
 
 
 def _instead(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a text has words in the place of other words that do not say the same, as far as that is known.
+    """Return whether a text has words in place of other words, and they are not known to mean the same.
 
-    Texts that are put together in different ways are left to their likeness: words that differ have no place there.
+    Texts with a different structure are not decided here, because their words have no matching positions.
     """
     mine, yours = _unmatched(one, other)
     if not mine or not yours:
@@ -486,7 +486,7 @@ def _instead(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def _unmatched(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of each text that the other has none for: not the same, no other form, and none that means it."""
+    """Return the words of each text without a match in the other: no same word, form or synonym."""
     mine, yours = ([*(Counter(here) - Counter(there))] for here, there in ((one, other), (other, one)))
     mine, yours = ([word for word in each if word not in _SMALL and word.isalpha()] for each in (mine, yours))
     left = [word for word in mine if not any(_akin(word, against) for against in yours)]
@@ -495,7 +495,7 @@ def _unmatched(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], lis
 
 @lru_cache(maxsize=1 << 14)
 def _akin(word: str, other: str) -> bool:
-    """Whether two words are forms or derivations of one, or mean the same."""
+    """Return whether two words are forms or derivations of the same word, or synonyms."""
     forms, others = _forms(word), _forms(other)
     if not forms.isdisjoint(others) or _means(word, other):
         return True
@@ -503,13 +503,13 @@ def _akin(word: str, other: str) -> bool:
 
 
 def _means(word: str, other: str) -> bool:
-    """Whether two words, or what they are forms of, may stand for each other."""
+    """Return whether two words or their base forms are synonyms."""
     others = _forms(other)
     return any(not others.isdisjoint(synonyms().get(form, ())) for form in _forms(word))
 
 
 def _derived(word: str, other: str) -> bool:
-    """Whether two words have a beginning in common, and behind it nothing but endings of one family."""
+    """Return whether two words share a stem and differ only in endings of one family."""
     shorter = min(len(word), len(other))
     common = next((at for at in range(shorter) if word[at] != other[at]), shorter)
     return any(
@@ -522,7 +522,7 @@ def _is_past(word: str) -> bool:
 
 
 def _excluding(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether one text has a word, and the other in its place one that excludes it."""
+    """Return whether one text has a word where the other has one that excludes it."""
     mine, yours = {*one} - {*other}, {*other} - {*one}
     return any(_exclude(word, against) for word in mine for against in yours)
 
@@ -542,14 +542,14 @@ def _exclude(word: str, other: str) -> bool:
 
 
 def _inflected(word: str, of: str) -> bool:
-    """Whether a word is the past, the comparative or the superlative of another."""
+    """Return whether a word is the past tense, comparative or superlative of another."""
     if word in _PAST:
         return _PAST[word] == of
     return word.endswith(("ed", "er", "est")) and of in _forms(word)
 
 
 def _turned(word: str, other: str) -> bool:
-    """Whether two words differ in a prefix or an ending that turns what they say."""
+    """Return whether two words differ in a prefix or suffix that reverses their meaning."""
     for begin, turned in _PREFIXES:
         stem = word[len(begin) :]
         if len(stem) >= _MIN_STEM_CHARS and word.startswith(begin) and other == turned + stem:
@@ -564,7 +564,7 @@ def _turned(word: str, other: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _forms(word: str) -> frozenset[str]:
-    """A word and what it may be a form of: the verb of a past or of an -ing, the adjective of an adverb."""
+    """Return a word and its possible base forms."""
     return frozenset({word, *_roots(word)})
 
 
@@ -583,22 +583,25 @@ def _roots(word: str) -> Iterator[str]:
 
 
 def _reordered(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two texts say the same words in another order."""
+    """Return whether two texts have the same words in another order."""
     return one != other and Counter(one) == Counter(other)
 
 
 HASH_BYTES = 16
 MAX_CACHED_TEXT_CHARS = 1_000
-"""Characters of a text of which many are remembered."""
+"""Maximum length of a text whose hash is kept in the large cache."""
 
 
 def text_hash(text: str) -> bytes:
-    """16 bytes, equal for texts that differ in case but for that of `identifiers`, blanks and final punctuation."""
+    """Return a 16-byte hash, equal for texts that differ only in case, whitespace and final punctuation.
+
+    The case of `identifiers` counts.
+    """
     return _short_hash(text) if len(text) <= MAX_CACHED_TEXT_CHARS else _hash(text)
 
 
 def fingerprint(text: str) -> bytes:
-    """16 bytes, equal for texts of the same wording; of a long text, and of one without words, its hash."""
+    """Return 16 bytes, equal for texts of the same wording; for long or wordless texts, the text hash."""
     if len(text) > MAX_COMPARED_CHARS:
         return text_hash(text)
     return _short_print(text) if len(text) <= MAX_CACHED_TEXT_CHARS else _long_print(text)
@@ -613,19 +616,18 @@ def _print(text: str) -> bytes:
     return _digest("words", "\x1f".join((*found, *identifiers(text)))) if found else text_hash(text)
 
 
-# Kept for a while: they are asked for five times while a memory is stored, and once more by the memory view, which may
-# be some thousand memories behind.
+# Cached: storing a memory needs them five times, and the memory index once more, up to thousands of memories later.
 _short_hash, _short_print = lru_cache(maxsize=1 << 13)(_hash), lru_cache(maxsize=1 << 13)(_print)
 _long_print = lru_cache(maxsize=512)(_print)
 
 
 def same(first: str, second: str) -> bool:
-    """Whether two texts say the same, word for word."""
+    """Return whether two texts say the same, word for word."""
     return fingerprint(first) == fingerprint(second) or text_hash(first) == text_hash(second)
 
 
 def differs(first: str, second: str) -> Difference:
-    """What keeps two texts from being one: the first that there is of negation, numbers, names, and other words."""
+    """Return what keeps two texts from being equal: the first of negation, numbers, names and other words."""
     if same(first, second):
         return ""
     one, other = words(first[:MAX_COMPARED_CHARS]), words(second[:MAX_COMPARED_CHARS])
@@ -637,12 +639,12 @@ def differs(first: str, second: str) -> Difference:
 
 
 def conflicts(first: str, second: str) -> Difference:
-    """What keeps two near texts from being consolidated; less than ``differs``: other words may say the same."""
+    """Return what keeps two similar texts from being consolidated. Unlike `differs`, it accepts synonyms."""
     return "" if same(first, second) else contrast(first[:MAX_COMPARED_CHARS], second[:MAX_COMPARED_CHARS])
 
 
 def _named_otherwise(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether the words that differ are names, as far as capitals tell; a text's first word may be one."""
+    """Return whether the words that differ are names, judged by capitals; a text's first word may be one."""
     named = {*names(first), *names(second), *one[:1], *other[:1]}
     if sorted(one) == sorted(other):
         return True
@@ -655,10 +657,10 @@ def _digest(kind: str, text: str) -> bytes:
 
 
 def complete_linkage(pairs: Mapping[tuple[str, str], float]) -> list[list[str]]:
-    """Groups of at least two, in which each two are one of the pairs; the same for the same pairs in any order.
+    """Cluster by complete linkage: return groups of at least two in which every two members are one of the pairs.
 
-    The most similar come together first, so that a chain of pairs does not drift: a group takes in another once the
-    least similar pair between the two has been met. Members and groups are in order.
+    The most similar pairs are joined first, and two groups merge once their least similar pair was seen. The result
+    does not depend on the order of the pairs. Members and groups are sorted.
     """
     group_of: dict[str, str] = {}
     members: dict[str, list[str]] = {}
@@ -687,7 +689,7 @@ def _group(each: str, group_of: dict[str, str], members: dict[str, list[str]], m
 def _join(
     one: str, other: str, group_of: dict[str, str], members: dict[str, list[str]], met: dict[str, dict[str, int]]
 ) -> None:
-    """The smaller of two groups goes into the other, with what it has met."""
+    """Merge the smaller of two groups into the other."""
     into, gone = (one, other) if len(members[one]) >= len(members[other]) else (other, one)
     for each in members.pop(gone):
         group_of[each] = into

@@ -1,4 +1,4 @@
-"""Lists of English words, read from the files beside this module."""
+"""English word lists, read from the text files in this folder."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SYNONYMS = Path(__file__).with_name("synonyms.txt")
 
 
 def listed(name: str) -> list[str]:
-    """All words of a list, in order."""
+    """Return all words of a list, in order."""
     return list(chain.from_iterable(lines(name)))
 
 
 def pairs(name: str) -> list[tuple[str, str]]:
-    """A list of two words a line; a dash stands for no letters."""
+    """Return a list with two words per line; a dash stands for an empty affix."""
     return [(one.strip("-"), other.strip("-")) for one, other in lines(name)]
 
 
 def lines(name: str) -> list[list[str]]:
-    """The words of each line of a list."""
+    """Return the words of each line of a list."""
     return _lists()[name]
 
 
@@ -41,25 +41,25 @@ def _lists() -> dict[str, list[list[str]]]:
 
 @lru_cache(maxsize=1)
 def opposites() -> dict[str, frozenset[str]]:
-    """The opposites of each word that has some."""
+    """Return the opposites of each word that has any."""
     return _joined(_pairs_of(OPPOSITES))
 
 
 @lru_cache(maxsize=1)
 def synonyms() -> dict[str, frozenset[str]]:
-    """The words that may stand for each word, where there are some."""
+    """Return the synonyms of each word that has any."""
     by_hand = chain.from_iterable(combinations(line, 2) for line in lines("synonyms"))
     return _joined(chain(_pairs_of(SYNONYMS), by_hand))
 
 
 @lru_cache(maxsize=1)
 def forms() -> dict[str, frozenset[str]]:
-    """The other forms of each word that has some which no ending makes, such as went of go."""
+    """Return the irregular forms of each word that has any, such as went for go."""
     return _joined(chain.from_iterable(combinations(line, 2) for line in (*lines("past"), *lines("irregular"))))
 
 
 def _pairs_of(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a file, one a line."""
+    """Yield the pairs of a file, one per line."""
     for line in _read(path):
         one, other = line.split()
         yield one, other
@@ -74,6 +74,6 @@ def _joined(found: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
 
 
 def _read(path: Path) -> list[str]:
-    """The lines of a file that are neither empty nor remarks."""
+    """Return the lines of a file except empty lines and comments."""
     read = path.read_text(encoding="utf-8").splitlines()
     return [line for line in read if line and not line.startswith("#")]

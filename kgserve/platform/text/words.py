@@ -1,4 +1,4 @@
-"""Words of a query: which of them carry meaning, and their other forms."""
+"""Words of a query: function words and content words, and irregular forms."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from kgserve.platform.text.wordlists import forms
 
-# The function words of a question ("what", "did", "her") are in every second text and say nothing about the answer, but
-# BM25 counts each of them; in a small store even a great deal. They keep a tenth of their weight: enough to decide
-# between texts that are alike otherwise, and to find something for a query that has no other words.
+# Function words ("what", "did", "her") say little about an answer, but BM25 overrates them in small stores. They keep
+# a tenth of their weight, which breaks ties and still finds results for queries without other words.
 FUNCTION_WORD_WEIGHT = 0.1
 FORM_WEIGHT = 0.5
 MAX_WORDS = 256
-# As the analyzer of the keyword index cuts: at everything that is neither letter nor digit.
+# Splits like the analyzer of the keyword index, at everything except letters and digits.
 _ALPHANUMERIC_WORD_PATTERN = re.compile(r"[^\W_]+")
 _CONTRACTION = re.compile(r"([^\W_]+)n['\u2019]t\b|(?<=[^\W_])['\u2019](?:s|d|m|ll|re|ve)\b", re.IGNORECASE)
 _ENGLISH = """
@@ -29,14 +28,14 @@ under again within without upon per
 very too also just only even still ever
 """
 FUNCTION_WORDS = frozenset(_ENGLISH.split())
-"""Questions and connections; articles, pronouns, quantities; verbs that carry a tense or a mood; places; degrees."""
+"""Question words, conjunctions, articles, pronouns, quantifiers, auxiliary verbs, prepositions, degree adverbs."""
 
 
 def word_weights(query: str) -> dict[str, float]:
-    """The distinct words of a query in order, each with the factor for its BM25 score: 1, or less for function words.
+    """Return the distinct words of a query in order, with factors for their BM25 scores: 1, or less for function words.
 
-    Where all are function words, all count fully. A capital inside a sentence makes a name, so "May" and "Will" are
-    words like others there. English; words of other languages count fully. At most 256 words.
+    If all words are function words, all have factor 1. A capitalized word inside a sentence counts as a name, such as
+    "May" and "Will". The rules are English; words of other languages have factor 1. At most 256 words are returned.
     """
     weights: dict[str, float] = {}
     for word, weight in _weighed(query):
@@ -49,13 +48,13 @@ def word_weights(query: str) -> dict[str, float]:
 
 
 def content_words(query: str) -> list[str]:
-    """Return the distinct words of a query that are no function words, in order, at most 256."""
+    """Return up to 256 distinct words of a query that are not function words, in order."""
     found = dict.fromkeys(word for word, weight in _weighed(query) if weight >= 1.0)
     return [*found][:MAX_WORDS]
 
 
 def with_forms(weights: Mapping[str, float]) -> dict[str, float]:
-    """The same words, and behind them at half their weight what else they may be: went for go."""
+    """Return the words together with their irregular forms at half weight, such as went for go."""
     found, known = dict(weights), forms()
     for word, weight in weights.items():
         if weight == 1.0:
@@ -65,7 +64,7 @@ def with_forms(weights: Mapping[str, float]) -> dict[str, float]:
 
 
 def _weighed(query: str) -> Iterator[tuple[str, float]]:
-    """Every word, lower case, with its weight."""
+    """Yield every word in lower case, with its weight."""
     contractions = [match.span() for match in _CONTRACTION.finditer(query)]
     for number, match in enumerate(_ALPHANUMERIC_WORD_PATTERN.finditer(query)):
         while contractions and contractions[0][1] <= match.start():
@@ -75,5 +74,5 @@ def _weighed(query: str) -> Iterator[tuple[str, float]]:
 
 
 def _is_function(word: str, number: int) -> bool:
-    """Whether the word at a place in the query only holds the sentence together."""
+    """Return whether the word at a position in the query is a function word."""
     return word.lower() in FUNCTION_WORDS and (number == 0 or word.islower() or word == "I")

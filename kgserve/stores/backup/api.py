@@ -1,4 +1,4 @@
-"""Backups: what callers ask for, and the answers."""
+"""Requests and answers of backup and restore."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from msgspec import Meta
 from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS, STORE_NAME_REGEX
 
 _Folder = Annotated[
-    str, Meta(max_length=1024, description="Folder below the server's backup_dir; left out: that folder itself")
+    str, Meta(max_length=1024, description="Folder below the server's backup_dir; if omitted, backup_dir itself")
 ]
-_Full = Annotated[bool, Meta(description="Copy everything, not only what is new")]
-_Keep = Annotated[int, Meta(ge=1, le=10_000, description="Bases to keep, the newest; left out: all")] | None
+_Full = Annotated[bool, Meta(description="Copy everything instead of only new data")]
+_Keep = Annotated[int, Meta(ge=1, le=10_000, description="Newest bases to keep; if omitted, all")] | None
 _StoreName = Annotated[str, Meta(pattern=f"^{STORE_NAME_REGEX}", max_length=MAX_STORE_NAME_CHARS)]
 _Until = (
     Annotated[
         str,
-        Meta(max_length=64, description="A sequence or an RFC 3339 time; left out: the end of the newest backup"),
+        Meta(max_length=64, description="A sequence or an RFC 3339 time; if omitted, the end of the newest backup"),
     ]
     | None
 )
 
 
 class StoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where to back one store up to."""
+    """Options for backing up one store."""
 
     to: _Folder = ""
     full: _Full = False
@@ -33,19 +33,21 @@ class StoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
 
 class BackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which stores to back up, and where to."""
+    """Stores to back up, and options."""
 
-    stores: Annotated[list[_StoreName], Meta(description="Left out: all that the caller sees")] | None = None
+    stores: (
+        Annotated[list[_StoreName], Meta(description="If omitted, all stores that the caller may access")] | None
+    ) = None
     to: _Folder = ""
     full: _Full = False
     keep: _Keep = None
 
 
 class StoreBackupAnswer(msgspec.Struct, kw_only=True):
-    """The backup of one store. What it covers ends with ``sequence``, and begins with ``first`` on its newest base.
+    """The backup of one store.
 
-    ``new_base`` says why everything was copied; it is empty when only what was new was. ``since`` and ``taken_at`` are
-    the times between which every moment can be restored.
+    Its newest base covers the commits from ``first`` to ``sequence``; any moment from ``since`` to ``taken_at`` can be
+    restored. ``new_base`` says why everything was copied; it is empty if only new data was.
     """
 
     store: str
@@ -64,14 +66,17 @@ class StoreBackupAnswer(msgspec.Struct, kw_only=True):
 
 
 class BackupFailure(msgspec.Struct, kw_only=True):
-    """A store that could not be backed up; its former backup is as it was."""
+    """A store that could not be backed up. Its previous backup is unchanged."""
 
     store: str
     error: str
 
 
 class BackupAnswer(msgspec.Struct, kw_only=True):
-    """What was backed up into ``folder``, and what was not. A server names the folder from its `backup_dir` on."""
+    """Stores that were backed up into ``folder``, and failures.
+
+    A server names the folder relative to its `backup_dir`.
+    """
 
     folder: str
     stores: list[StoreBackupAnswer]
@@ -80,7 +85,7 @@ class BackupAnswer(msgspec.Struct, kw_only=True):
 
 
 class PreparedStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A store's folder that a local command has made in the data folder, and the state that it must open with."""
+    """A store folder that a local command prepared in the data folder, and the state it must open with."""
 
     folder: Annotated[str, Meta(max_length=128)]
     store: _StoreName
@@ -89,11 +94,16 @@ class PreparedStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RestoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which store to restore, as what, and as of when; all stores of the backup when ``store`` is left out."""
+    """Store to restore, its new name and the point in time.
+
+    Without ``store``, all stores of the backup are restored.
+    """
 
     source: _Folder = msgspec.field(default="", name="from")
     store: _StoreName | None = None
-    into: Annotated[_StoreName, Meta(description="Another name for it")] | None = msgspec.field(default=None, name="as")
+    into: (
+        Annotated[_StoreName, Meta(description="Name of the restored store; if omitted, its original name")] | None
+    ) = msgspec.field(default=None, name="as")
     until: _Until = None
     prepared: Annotated[PreparedStore, Meta(description="For `kgserve restore` on the server's own machine")] | None = (
         None
@@ -101,7 +111,7 @@ class RestoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
 
 
 class RestoredStore(msgspec.Struct, kw_only=True):
-    """A store that was made out of the backup of ``source``; ``sequence`` is the commit as of which it is."""
+    """A store restored from the backup of ``source``, as of commit ``sequence``."""
 
     store: str
     source: str
@@ -119,7 +129,7 @@ class RestoreBackupAnswer(msgspec.Struct, kw_only=True):
 
 
 class BaseAnswer(msgspec.Struct, kw_only=True):
-    """One base of a backup: whether it is whole, the sequences and times that it covers, and its runs."""
+    """One base of a backup: whether it is intact, the sequences and times it covers, and its number of runs."""
 
     ok: bool
     first: int
@@ -131,7 +141,7 @@ class BaseAnswer(msgspec.Struct, kw_only=True):
 
 
 class VerifiedStore(msgspec.Struct, kw_only=True):
-    """What was found in the backup of one store; it is whole when there are no ``faults``."""
+    """Verification result of one store's backup; ``ok`` if there are no ``faults``."""
 
     store: str
     ok: bool

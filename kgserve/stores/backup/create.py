@@ -1,8 +1,7 @@
-"""Making backups: of several stores into one folder, each going on from its last one or beginning a new base.
+"""Creation of backups: each store continues from its last backup or begins a new base.
 
-The files of a store are read and copied beside whoever writes to them. Nothing of the store is locked or opened. A
-journal only grows at its end, and up to the mark, a sequence that was acknowledged, nothing in it changes any more;
-what a compaction removes stays readable for who has it open.
+A store's files are copied while it is being written to, without locking or opening it. Journals only grow at their end,
+and nothing changes before the mark, an acknowledged sequence. Files removed by a compaction stay readable while open.
 """
 
 from __future__ import annotations
@@ -58,23 +57,23 @@ log = structlog.get_logger()
 
 BACKUP_BLOCK_BYTES = 1 << 20
 BACKUP_SYNC_BYTES = 8 << 20
-"""How much is written between two syncs: one large one would hold up the journals on the same disk."""
+"""Bytes written between two syncs; a single large sync would stall journals on the same disk."""
 FRAME_SCAN_TURN_SECONDS = 0.004
-"""How long frames are looked at before writers get a turn; shorter than the interpreter's own turns."""
+"""Time that frames are scanned before yielding to writers; below the interpreter's switch interval."""
 _SELECT_BACKED_UP_EXTENT = "SELECT sequence, oldest FROM cursor"
 _SELECT_LAST_MOMENT = "SELECT time FROM moment WHERE sequence <= ? ORDER BY sequence DESC LIMIT 1"
 
 
 class FileMoved(Exception):
-    """A file was removed between being listed and being opened: look again."""
+    """A file was removed between being listed and being opened; list again."""
 
 
 class JournalTooShort(Exception):
-    """The journal no longer reaches back as far as is needed."""
+    """The journal no longer reaches back far enough."""
 
 
 class HistoryCursor(msgspec.Struct, frozen=True):
-    """What a history has seen, since when it knows, and when the last commit that it has seen was made."""
+    """Extent of a history: last and oldest commit it can answer for, and the time of the last one."""
 
     sequence: int
     oldest: int
@@ -82,7 +81,7 @@ class HistoryCursor(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Whole frames of a segment's open ``file`` that are to be copied, and the store's state after them."""
+    """Whole frames of an open segment file to be copied, and the store's state after them."""
 
     file: BinaryIO
     segment: int
@@ -93,7 +92,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def cursor_of(path: Path) -> HistoryCursor | None:
-    """Where a history stands; None when there is none that can be read."""
+    """Return the extent of a history, or None if no readable one exists."""
     if not path.is_file():
         return None
     try:
@@ -107,7 +106,7 @@ def cursor_of(path: Path) -> HistoryCursor | None:
 
 @contextmanager
 def opened_from(layout: Layout, sequence: int) -> Generator[list[tuple[Segment, BinaryIO]]]:
-    """The segments from the one on that holds a sequence, open. Raises JournalTooShort and FileMoved."""
+    """Open the segments from the one that holds a sequence. Raises JournalTooShort and FileMoved."""
     segments = list_segments(layout.journal)
     if not segments or segments[0].first > sequence:
         raise JournalTooShort
@@ -123,9 +122,9 @@ def opened_from(layout: Layout, sequence: int) -> Generator[list[tuple[Segment, 
 
 
 def chunks(opened: list[tuple[Segment, BinaryIO]], offset: int, due: int, mark: int) -> list[Chunk]:
-    """What is to be copied from these segments, from an offset in the first on, up to the frame with the mark.
+    """Return what to copy from these segments, from ``offset`` in the first up to the frame with ``mark``.
 
-    Raises JournalDamaged when something before the mark is damaged or missing.
+    Raises JournalDamaged if the journal is damaged or incomplete before the mark.
     """
     found: list[Chunk] = []
     for segment, file in opened:
@@ -138,32 +137,32 @@ def chunks(opened: list[tuple[Segment, BinaryIO]], offset: int, due: int, mark: 
             due = state.sequence + 1
         offset = 0
     if due <= mark:
-        raise JournalDamaged(f"{named(opened[-1][0].path.parent)}: what comes after sequence {due - 1} is missing")
+        raise JournalDamaged(f"{named(opened[-1][0].path.parent)}: commits after sequence {due - 1} are missing")
     return found
 
 
 def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[Frame]:
-    """The frames from an offset on, which begin with sequence ``due``, up to the one with ``mark``."""
+    """Yield the frames from sequence ``due`` at ``offset`` up to the one with ``mark``."""
     if due > mark:
         return
-    turn = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
+    pause_at = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
     try:
         for frame in read_frames(file, offset, file.seek(0, os.SEEK_END), due):
             yield frame
             if frame.last >= mark:
                 return
-            if time.perf_counter() > turn:
+            if time.perf_counter() > pause_at:
                 time.sleep(FRAME_SCAN_TURN_SECONDS)
-                turn = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
+                pause_at = time.perf_counter() + FRAME_SCAN_TURN_SECONDS
     except FrameError as error:
         raise JournalDamaged(
-            f"{named(Path(file.name))}: {error}; a damaged journal is not backed up: run `kgserve doctor` on the"
-            " stopped server"
+            f"{named(Path(file.name))}: {error}; the journal is damaged and was not backed up. Stop the server and run"
+            " `kgserve doctor`"
         ) from error
 
 
 def copy_chunks(found: list[Chunk], folder: Path) -> list[Piece]:
-    """Copy chunks into the folder of a run, which is made if there is anything to copy: one file each, once written."""
+    """Copy chunks into a run's folder, one file each. The folder is created only if there are chunks."""
     if not found:
         return []
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +178,7 @@ def _copy_chunk(chunk: Chunk, folder: Path) -> Piece:
 
 
 def copy_range(file: BinaryIO, offset: int, size: int, target: Path, path: str) -> BackedUpFile:
-    """Copy so many bytes into a new file, durably; ``path`` is its name in the manifest. Raises StorageFull."""
+    """Copy ``size`` bytes into a new file durably; ``path`` is its name in the manifest. Raises StorageFull."""
     hasher = hashlib.sha256()
     file.seek(offset)
     with storing(f"writing {target}"):
@@ -197,7 +196,7 @@ def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> 
     while left:
         block = file.read(min(BACKUP_BLOCK_BYTES, left))
         if not block:
-            raise JournalDamaged(f"{named(Path(file.name))}: it has become shorter while it was copied")
+            raise JournalDamaged(f"{named(Path(file.name))}: was truncated while it was copied")
         hasher.update(block)
         write_all(descriptor, block)
         left -= len(block)
@@ -208,7 +207,7 @@ def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> 
 
 
 def sum_of(file: BinaryIO, offset: int, size: int) -> str:
-    """SHA-256 of a range, in hexadecimal; of what there is, if the file is shorter."""
+    """Return the SHA-256 checksum of a range in hexadecimal, up to the end of a shorter file."""
     hasher = hashlib.sha256()
     file.seek(offset)
     while size > 0 and (block := file.read(min(BACKUP_BLOCK_BYTES, size))):
@@ -219,29 +218,32 @@ def sum_of(file: BinaryIO, offset: int, size: int) -> str:
 
 BACKUP_HISTORY_FILE = "history.sqlite"
 NEW_HISTORY_TIMEOUT_SECONDS = 5.0
-"""How long a history that was just turned on is waited for."""
+"""Time to wait for a history that was just turned on."""
 MAX_RUNS_PER_BASE = 1_000
-"""So many runs stand on one base; after that another one is made, so that a manifest stays small."""
+"""Maximum number of runs per base, which keeps manifests small."""
 MAX_COPY_ATTEMPTS = 5
 
 
 class BackupSource(msgspec.Struct, frozen=True):
-    """A store to back up: where its files are, and how far it had come, asked for when its turn has come."""
+    """A store to back up: its files, and a function that returns its last acknowledged sequence."""
 
     layout: Layout
     mark: Callable[[], int]
 
 
 class BackupOptions(msgspec.Struct, frozen=True):
-    """How to back up: everything or what is new, how many bases to keep, and whether a server keeps histories going."""
+    """Options of a backup.
+
+    ``live`` says that a running server maintains the histories, ``full`` copies everything, ``keep`` is the number of
+    bases to keep.
+    """
 
     live: bool
     full: bool = False
     keep: int | None = None
 
 
-def _silent(_name: str) -> None:
-    """Nobody watches."""
+def _silent(_name: str) -> None: ...
 
 
 def back_up(
@@ -250,10 +252,10 @@ def back_up(
     options: BackupOptions,
     begins: Callable[[str], None] = _silent,
 ) -> BackupAnswer:
-    """Back stores up, one after the other; a failure of one does not keep the others from it.
+    """Back up stores one after the other. A failure of one does not prevent the others.
 
-    Raises Conflict when another backup is made in the folder, InvalidInput when it holds something else or lies in
-    the data folder, StorageFull.
+    Raises StorageFull, Conflict if another backup uses the folder, and InvalidInput if the folder holds other files or
+    lies in the data folder.
     """
     done: list[StoreBackupAnswer] = []
     failed: list[BackupFailure] = []
@@ -265,7 +267,7 @@ def back_up(
             name = wanted.layout.name
             begins(name)
             try:
-                done.append(_one(folder, wanted, options))
+                done.append(_back_up_store(folder, wanted, options))
             except KgserveError as error:
                 failed.append(BackupFailure(store=name, error=error.message))
     copied = sum(each.bytes_copied for each in done)
@@ -273,25 +275,25 @@ def back_up(
 
 
 def back_up_one(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
-    """Back one store up. Raises what `back_up` raises, and what stands in the store's way."""
+    """Back up one store. Raises the errors of `back_up` and those of the store itself."""
     _require_outside(folder, wanted.layout)
     with folder.writing():
-        return _one(folder, wanted, options)
+        return _back_up_store(folder, wanted, options)
 
 
 def _require_outside(folder: BackupFolder, layout: Layout) -> None:
-    """A backup among the stores is gone with them, and with a store's name it would be in that store's way."""
+    """Reject a folder within the data folder: it would be lost with the stores, and could take a store's name."""
     data = layout.root.parent.resolve()
     if folder.path.resolve().is_relative_to(data):
         raise InvalidInput(
-            f"{folder.path} lies in the data folder {data}; choose a folder outside, best on another disk"
+            f"{folder.path} lies in the data folder {data}; choose a folder outside it, preferably on another disk"
         )
 
 
-def _one(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
+def _back_up_store(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
     started = time.perf_counter()
     name = wanted.layout.name
-    copying = _Copying(wanted, folder.store(name), options)
+    copying = _BackupJob(wanted, folder.store(name), options)
     try:
         answer = copying.run()
     except KgserveError as error:
@@ -304,32 +306,32 @@ def _one(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> 
     return answer
 
 
-class _Discontinued(Exception):
-    """A base cannot be gone on with; the reason is for people."""
+class _BaseNotContinuable(Exception):
+    """A base cannot be continued; the message says why."""
 
 
-class _Copying:
-    """One backup of one store. Who makes it holds the lock of the backup's folder."""
+class _BackupJob:
+    """One backup of one store. The caller holds the lock of the backup folder."""
 
     def __init__(self, wanted: BackupSource, backup: StoreBackup, options: BackupOptions) -> None:
         self._layout = wanted.layout
         self._backup = backup
         self._options = options
-        # Before the mark: what is committed while files are copied is after the moment that this backup covers.
-        self._asked = time.time_ns() // 1000
+        # Read before the mark, so that commits made during the copy are later than the time the backup covers.
+        self._requested_at = time.time_ns() // 1000
         self._mark = wanted.mark()
 
     def run(self) -> StoreBackupAnswer:
-        """Copy what is new; everything, if that is asked for or when the former backup cannot be gone on with.
+        """Copy new data; copy everything if requested or if the previous backup cannot be continued.
 
-        Raises NotFound when the store is gone, JournalDamaged for a damaged journal, BackupDamaged when the former
-        backup is not as it was written, StorageFull.
+        Raises NotFound if the store was deleted, JournalDamaged, StorageFull, and BackupDamaged if the previous backup
+        is damaged.
         """
         with storing(f"backing up store {self._layout.name!r}"):
             try:
                 return self._run()
             except FileNotFoundError as error:
-                raise NotFound(f"there is no store {self._layout.name!r} any more") from error
+                raise NotFound(f"store {self._layout.name!r} was deleted") from error
 
     def _run(self) -> StoreBackupAnswer:
         before = self._backup.read()
@@ -344,7 +346,7 @@ class _Copying:
             self._backup.clear_leftovers(before)
             raise Unavailable(
                 f"the files of store {self._layout.name!r} here end with sequence {base.last.sequence}, but the store "
-                f"has come to {self._mark}; nothing was backed up",
+                f"is at sequence {self._mark}; nothing was backed up",
                 retry_after=30,
             )
         kept = before.bases if reason else before.bases[:-1]
@@ -372,28 +374,30 @@ class _Copying:
         )
 
     def _next_base(self, before: BackupManifest) -> tuple[BackupBase, str]:
-        """The base with what is new, and why it is another one; empty when the last one goes on."""
+        """Return the base including new data, and the reason if it is a new one, else ""."""
         for _ in range(MAX_COPY_ATTEMPTS):
             described = self._described()
             try:
-                reason = "it was asked for" if self._options.full else self._why_new(before, described)
+                reason = "a full backup was requested" if self._options.full else self._why_new(before, described)
                 if not reason:
                     try:
                         return self._continued(before, described), ""
-                    except _Discontinued as error:
+                    except _BaseNotContinuable as error:
                         reason = str(error)
                 return self._new_base(self._backup.run_folder(before.runs.stop), described), reason
             except FileMoved:
                 self._backup.clear_leftovers(before)
         name = self._layout.name
-        raise Unavailable(f"the files of store {name!r} are replaced all the time; try again", retry_after=30)
+        raise Unavailable(f"the files of store {name!r} keep being replaced; try again later", retry_after=30)
 
     def _described(self) -> StoreFile:
         if not self._layout.exists:
             raise NoStore(self._layout.name)
         found = self._layout.description()
         if found is None:
-            raise Unavailable(f"the settings of store {self._layout.name!r} cannot be read; start its server once")
+            raise Unavailable(
+                f"the settings of store {self._layout.name!r} cannot be read; start its server once to repair them"
+            )
         return found
 
     def _marked(self, state: StoreState, described: StoreFile) -> BackupMark:
@@ -401,10 +405,10 @@ class _Copying:
         return BackupMark(
             sequence=state.sequence,
             time=state.time,
-            # Of a clock that was ahead the last commit may have a time that is yet to come.
-            taken=max(self._asked, state.time)
-            if state.time - self._asked <= MAX_CLOCK_DRIFT_MICROSECONDS
-            else self._asked,
+            # If the clock was ahead, the last commit may lie in the future.
+            taken=max(self._requested_at, state.time)
+            if state.time - self._requested_at <= MAX_CLOCK_DRIFT_MICROSECONDS
+            else self._requested_at,
             digest=to_text(state.digest),
             nodes=state.nodes,
             edges=state.edges,
@@ -413,19 +417,19 @@ class _Copying:
             is_empty=state.sequence == self._mark == 0,
         )
 
-    # Going on with the last base
+    # Incremental backups
 
     def _why_new(self, before: BackupManifest, described: StoreFile) -> str:
         if not before.bases:
-            return "it is the first"
+            return "it is the first backup"
         base = before.bases[-1]
         if described.created_at != base.created_at:
-            return "the store was made anew"
+            return "the store was created again"
         keeps = described.history != "none"
         if described.history_from != base.history_from or (keeps and not base.keeps_history):
             return "the history of the store was turned on"
         if len(base.runs) >= MAX_RUNS_PER_BASE:
-            return f"the former one has {MAX_RUNS_PER_BASE:,} runs"
+            return f"the previous base has {MAX_RUNS_PER_BASE:,} runs"
         return ""
 
     def _continued(self, before: BackupManifest, described: StoreFile) -> BackupBase:
@@ -441,10 +445,10 @@ class _Copying:
                 found = chunks(opened, offset, due, mark)
                 pieces = copy_chunks(found, self._backup.run_folder(number))
         except JournalTooShort:
-            raise _Discontinued("the journal no longer reaches back to the former backup") from None
+            raise _BaseNotContinuable("the journal no longer reaches back to the previous backup") from None
         marked = self._marked(found[-1].state if found else base.last.state, described)
         runs = [*base.runs, BackupRun(number, pieces)] if pieces else base.runs
-        # It takes the place of the last mark when only the time differs.
+        # Replaces the last mark if only the time differs.
         same = msgspec.structs.replace(marked, taken=base.last.taken) == base.last
         return msgspec.structs.replace(base, runs=runs, marks=[*(base.marks[:-1] if same else base.marks), marked])
 
@@ -453,32 +457,34 @@ class _Copying:
             path = self._backup.folder / file.path
             if not path.is_file() or path.stat().st_size != file.bytes:
                 raise BackupDamaged(
-                    f"{path}: it is missing or has another size; `kgserve verify` says more, and --full begins anew"
+                    f"{path}: missing or of the wrong size; run `kgserve verify` for details, or back up with --full"
                 )
 
     def _require_same(self, opened: tuple[Segment, BinaryIO], base: BackupBase) -> None:
-        """Whether the store's journal goes on from the last piece, or has become another one since."""
+        """Raise _BaseNotContinuable unless the store's journal continues from the last piece."""
         segment, file = opened
         if not base.pieces:
             self._require_same_snapshot(segment, base)
             return
         newest = base.pieces[-1]
         if segment.first != newest.segment:
-            raise _Discontinued("the journal no longer reaches back to the former backup")
+            raise _BaseNotContinuable("the journal no longer reaches back to the previous backup")
         if sum_of(file, newest.offset, newest.file.bytes) != newest.file.sha256:
-            raise _Discontinued("the journal was changed before the end of the former backup, as by a restore")
+            raise _BaseNotContinuable(
+                "the journal changed before the end of the previous backup, for example by a restore"
+            )
 
     def _require_same_snapshot(self, segment: Segment, base: BackupBase) -> None:
-        """The same for a base without any journal: the store's snapshot must be the one that was copied."""
+        """Check a base without journal pieces: the store's snapshot must be the one that was copied."""
         state = base.last.state
         taken = snapshot.newest_whole(self._layout.journal, state.sequence) if state.sequence else None
         if state.sequence and (segment.first <= state.sequence or taken is None or taken.state != state):
-            raise _Discontinued("the store has no journal in common with the former backup")
+            raise _BaseNotContinuable("the store has no journal in common with the previous backup")
 
-    # Beginning a new base
+    # New bases
 
     def _new_base(self, folder: Path, described: StoreFile) -> BackupBase:
-        """Copy rows to start from, the journal since, and the history if the journal does not tell it, into a folder.
+        """Copy the starting rows, the journal since then, and the history if the journal cannot replace it.
 
         Raises FileMoved, JournalDamaged, StorageFull.
         """
@@ -506,13 +512,16 @@ class _Copying:
         )
 
     def _history(self, described: StoreFile, folder: Path) -> tuple[HistoryCopy | None, int]:
-        """A copy of the history and the time of its last commit; None when there is none, or the journal has all."""
+        """Copy the history, and return it with the time of its last commit.
+
+        Returns (None, 0) if no history exists or the journal covers it.
+        """
         if described.history == "none":
             return None, 0
         deadline = time.monotonic() + (NEW_HISTORY_TIMEOUT_SECONDS if self._options.live else 0.0)
         while True:
             cursor = cursor_of(self._layout.history)
-            if self._is_told_by_journal(described, cursor):
+            if self._is_covered_by_journal(described, cursor):
                 return None, 0
             if cursor is not None and self._is_usable(described, cursor):
                 return _copy_history(self._layout, folder)
@@ -521,7 +530,7 @@ class _Copying:
                 return None, 0
             time.sleep(0.05)
 
-    def _is_told_by_journal(self, described: StoreFile, cursor: HistoryCursor | None) -> bool:
+    def _is_covered_by_journal(self, described: StoreFile, cursor: HistoryCursor | None) -> bool:
         from_start = oldest_sequence(self._layout.journal) == 1 and described.history_from == 0
         return from_start and (cursor is None or cursor.oldest == 0)
 
@@ -533,7 +542,7 @@ class _Copying:
 def _journal(
     layout: Layout, taken: snapshot.Manifest | None, history: HistoryCopy | None, folder: Path, mark: int
 ) -> tuple[int, BackupRun, StoreState]:
-    """From where rows are made, the journal from there on, and the state at its end."""
+    """Copy the journal. Return the sequence to replay it from, the run, and the final state."""
     starts = [*([0] if oldest_sequence(layout.journal) == 1 else []), *([taken.sequence] if taken else [])]
     failed: JournalDamaged | None = None
     for rows_from in starts:
@@ -546,10 +555,10 @@ def _journal(
         except JournalTooShort:
             continue
         except JournalDamaged as error:
-            # What a snapshot holds is not needed from the journal.
+            # The damaged part may be covered by a snapshot.
             log.warning("backup_begins_later", store=layout.name, after=rows_from, reason=str(error))
             failed = failed or error
-    raise failed or JournalDamaged(f"{named(layout.journal)}: no whole snapshot reaches back as far as it begins")
+    raise failed or JournalDamaged(f"{named(layout.journal)}: the journal begins after the newest intact snapshot")
 
 
 def _state(taken: snapshot.Manifest | None, found: list[Chunk]) -> StoreState:
@@ -590,8 +599,8 @@ def _copy_history(layout: Layout, folder: Path) -> tuple[HistoryCopy, int]:
         raise FileMoved
     if (fault := fault_of_rows(path)) is not None:
         raise BackupDamaged(
-            f"{layout.history.name} of store {layout.name!r} is damaged ({fault}), and was not copied; `kgserve doctor "
-            "--salvage`, or the next start of the server, keeps what is whole of it"
+            f"{layout.history.name} of store {layout.name!r} is damaged ({fault}) and was not copied; run `kgserve "
+            "doctor --salvage`, or restart the server, to keep its intact part"
         )
     sync_file(path)
     size = path.stat().st_size

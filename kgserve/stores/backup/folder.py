@@ -1,8 +1,7 @@
-"""A folder with backups: a list of the stores, and for each a folder with a manifest of what was copied.
+"""Layout of a backup folder: a list of stores, and per store a folder with a manifest of the copied files.
 
-One backup is made at a time. Manifests and the list are replaced in one step, and hold a checksum of their own text. A
-file that a manifest does not name is no part of the backup; a name in it counts only with the size and the SHA-256
-checksum that stand beside it.
+One backup runs at a time. The manifests and the list are replaced atomically and carry a checksum of their own text. A
+file is part of the backup only if a manifest names it and its size and SHA-256 checksum match.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _BACKED_UP_FILE_PATTERN = re.compile(
 
 
 class BackedUpFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file by its path below the store's folder: size in bytes and SHA-256 checksum in hexadecimal."""
+    """A copied file: path relative to the store's folder, size in bytes, SHA-256 checksum in hexadecimal."""
 
     path: str
     bytes: int
@@ -52,7 +51,7 @@ class BackedUpFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whole frames of a journal segment: where they stand in it, and the sequences in them.
+    """Whole frames of a journal segment: their offset in it, and the range of sequences they contain.
 
     ``time`` is that of the last commit, in microseconds.
     """
@@ -66,19 +65,19 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def end(self) -> int:
-        """Where in the segment the next piece begins."""
+        """Offset in the segment where the next piece begins."""
         return self.offset + self.file.bytes
 
 
 class SnapshotCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A snapshot of all rows."""
+    """Copy of a snapshot of all rows."""
 
     sequence: int
     files: list[BackedUpFile]
 
 
 class HistoryCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The states that were over: the last commit that the copy has seen, and the first as of which it answers."""
+    """Copy of the history: the last commit it has applied, and the oldest commit it can answer for."""
 
     sequence: int
     oldest: int
@@ -86,10 +85,10 @@ class HistoryCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackupMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The end of one backup: the store's state and settings then, and how far back its history went.
+    """State and settings of a store at the end of one backup, and the reach of its history.
 
-    ``time`` is that of the last commit, ``taken`` that of the backup; both in microseconds. ``is_empty`` says that the
-    store had no commits. Versions before it could end at sequence 0 because a node asked did not serve the store.
+    ``time`` is that of the last commit, ``taken`` that of the backup, both in microseconds. ``is_empty`` states that
+    the store had no commits. Older versions could write sequence 0 for a store that another node served.
     """
 
     sequence: int
@@ -104,22 +103,22 @@ class BackupMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     @property
     def state(self) -> StoreState:
-        """The store's state."""
+        """State of the store."""
         return StoreState(self.sequence, self.time, int(self.digest, 16), self.nodes, self.edges)
 
 
 class BackupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one backup brought: a folder of pieces."""
+    """Journal pieces copied by one backup, in a folder of their own."""
 
     number: int
     pieces: list[Piece]
 
 
 class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where restoring can begin, and all that was added since.
+    """Starting point of a restore, and everything added since.
 
-    Every sequence from ``first`` to that of the last mark can be restored, every time from ``since`` to when that was
-    taken. ``rows_from`` is the sequence that the journal is played on to: 0, or that of the snapshot.
+    Any sequence from ``first`` to that of the last mark can be restored, and any time from ``since`` to that mark's
+    time. The journal is replayed from ``rows_from``: 0, or the sequence of the snapshot.
     """
 
     created_at: int
@@ -135,28 +134,28 @@ class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def last(self) -> BackupMark:
-        """The newest mark."""
+        """Newest mark."""
         return self.marks[-1]
 
     @property
     def pieces(self) -> list[Piece]:
-        """Of all runs, in order."""
+        """Journal pieces of all runs, in order."""
         return [piece for run in self.runs for piece in run.pieces]
 
     @property
     def files(self) -> list[BackedUpFile]:
-        """All that it needs."""
+        """All files that the base needs."""
         history = [self.history.file] if self.history else []
         return [*(self.snapshot.files if self.snapshot else ()), *history, *(piece.file for piece in self.pieces)]
 
     @property
     def needed(self) -> int:
-        """The first sequence that is needed from the journal."""
+        """First sequence needed from the journal."""
         return 1 + min(self.rows_from, self.history.sequence if self.history else self.rows_from)
 
 
 class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The backup of one store: its bases, oldest first."""
+    """Backup of one store: its bases, oldest first."""
 
     format: int
     store: str
@@ -164,26 +163,26 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def runs(self) -> range:
-        """The numbers of the runs; a folder of another number was left by a backup that did not end."""
+        """Numbers of the runs. A run folder with another number is left over from an interrupted backup."""
         if not self.bases:
             return range(1, 1)
         return range(self.bases[0].runs[0].number, self.bases[-1].runs[-1].number + 1)
 
     @property
     def bytes(self) -> int:
-        """Size of all files that it names."""
+        """Total size of all files named in the manifest."""
         return sum(file.bytes for base in self.bases for file in base.files)
 
 
 class StoreNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which stores a folder holds."""
+    """List of the stores in a backup folder."""
 
     format: int
     stores: list[str] = []
 
 
-class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A text and the checksum of it."""
+class _ChecksummedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """JSON document with its checksum."""
 
     sha256: str
     content: msgspec.Raw
@@ -193,44 +192,47 @@ Content = TypeVar("Content", BackupManifest, StoreNames)
 
 
 def _write(path: Path, content: BackupManifest | StoreNames) -> None:
-    """Replace a manifest in one step; it is durable afterwards."""
+    """Replace a manifest atomically and durably."""
     text = msgspec.json.encode(content)
-    write_whole(path, msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), msgspec.Raw(text))))
+    write_whole(path, msgspec.json.encode(_ChecksummedDocument(hashlib.sha256(text).hexdigest(), msgspec.Raw(text))))
 
 
 def _read(path: Path, kind: type[Content]) -> Content:
-    """A manifest. Raises BackupDamaged when it is not as it was written, FileNotFoundError when it is not there."""
+    """Return a manifest.
+
+    Raises BackupDamaged if its checksum does not match, and FileNotFoundError if it is missing.
+    """
     data = path.read_bytes()
     try:
-        sealed = decode_json(data, _Sealed)
+        sealed = decode_json(data, _ChecksummedDocument)
         text = bytes(sealed.content)
         if msgspec.json.encode(sealed) != data or hashlib.sha256(text).hexdigest() != sealed.sha256:
-            raise BackupDamaged(f"{path}: its text does not fit its checksum")
+            raise BackupDamaged(f"{path}: checksum mismatch")
         found = decode_json(text, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BackupDamaged(f"{path}: it cannot be read: {error}") from error
+        raise BackupDamaged(f"{path}: cannot be read: {error}") from error
     if found.format != BACKUP_FORMAT:
-        raise BackupDamaged(f"{path}: format {found.format} is not known to this version of kgserve")
+        raise BackupDamaged(f"{path}: format {found.format} is not supported by this version of kgserve")
     return found
 
 
 def _require_names(path: Path, manifest: BackupManifest, store: str) -> None:
-    """Raises BackupDamaged for the manifest of another store, and for names and times that no backup writes."""
+    """Raise BackupDamaged for another store's manifest, and for invalid file names and times."""
     if manifest.store != store:
-        raise BackupDamaged(f"{path}: it belongs to store {manifest.store!r}, not to {store!r}")
+        raise BackupDamaged(f"{path}: belongs to store {manifest.store!r}, not to {store!r}")
     for base in manifest.bases:
         if (
             not base.runs
             or not base.marks
             or any(not _BACKED_UP_FILE_PATTERN.fullmatch(file.path) for file in base.files)
         ):
-            raise BackupDamaged(f"{path}: it names files that no backup has")
+            raise BackupDamaged(f"{path}: contains file names that no backup writes")
         if not all(map(is_within, (base.since, *(mark.taken for mark in base.marks)))):
-            raise BackupDamaged(f"{path}: it names times outside the years 1 to 9999")
+            raise BackupDamaged(f"{path}: contains times outside the years 1 to 9999")
 
 
 class StoreBackup:
-    """The backup of one store: a manifest, and a folder for each run."""
+    """Backup of one store: a manifest, and a folder for each run."""
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
@@ -239,11 +241,11 @@ class StoreBackup:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a manifest."""
+        """True if the backup has a manifest."""
         return self.path.is_file()
 
     def read(self) -> BackupManifest:
-        """What it holds; nothing when it is new. Raises BackupDamaged."""
+        """Return the manifest, an empty one for a new backup. Raises BackupDamaged."""
         try:
             found = _read(self.path, BackupManifest)
         except FileNotFoundError:
@@ -252,21 +254,21 @@ class StoreBackup:
         return found
 
     def run_folder(self, number: int) -> Path:
-        """Where a run keeps its files."""
+        """Return the folder for the files of a run."""
         return self.folder / f"{RUN_FOLDER_PREFIX}{number:06d}"
 
     def clear_leftovers(self, manifest: BackupManifest) -> None:
-        """Remove what a backup that did not end has left, and runs that are no longer needed."""
+        """Remove files of interrupted backups, and runs that are no longer needed."""
         for path in leftovers(self.folder, manifest):
             shutil.rmtree(path, ignore_errors=True)
 
     def write(self, manifest: BackupManifest) -> None:
-        """Replace the manifest: from here on the backup is the new one."""
+        """Replace the manifest, which completes the backup."""
         _write(self.path, manifest)
 
 
 def leftovers(folder: Path, manifest: BackupManifest) -> list[Path]:
-    """Folders of runs that no manifest counts: a backup was interrupted before its manifest was written, or after."""
+    """Return run folders that the manifest does not include, left over from interrupted backups."""
     if not folder.is_dir():
         return []
     runs = (
@@ -278,20 +280,24 @@ def leftovers(folder: Path, manifest: BackupManifest) -> list[Path]:
 
 
 class BackupFolder:
-    """The folder that ``--to`` names."""
+    """Backup folder, as named by ``--to``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """Make the folder, and keep others from writing to it. Raises Conflict when somebody does, InvalidInput."""
+        """Create the folder if needed, and lock it exclusively. Raises Conflict if it is in use, and InvalidInput."""
         with storing(f"making {self.path}"):
-            self._require_ours()
+            self._require_backup_or_empty()
             private_folder(self.path)
             descriptor = os.open(self.path / BACKUP_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            _lock(descriptor, fcntl.LOCK_EX, f"{self.path} is in use by another backup or restore; wait until it ends")
+            _lock(
+                descriptor,
+                fcntl.LOCK_EX,
+                f"{self.path} is in use by another backup or restore; try again when it has finished",
+            )
             self._make()
             yield
         finally:
@@ -299,56 +305,58 @@ class BackupFolder:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Keep backups from changing the folder. Raises NotFound when it holds none, Conflict while one is made."""
+        """Lock the folder against backups. Raises NotFound if it holds no backup, and Conflict while one is running."""
         if not (self.path / STORES_FILE).is_file():
-            raise NotFound(f"{self.path} holds no backup of kgserve: there is no {STORES_FILE} in it")
+            raise NotFound(f"{self.path} is not a kgserve backup: {STORES_FILE} is missing")
         try:
             descriptor = os.open(self.path / BACKUP_LOCK_FILE, os.O_RDONLY)
-        except OSError:  # a copy without the lock file, or one that may not be read: nobody writes to it either
+        except OSError:  # a copy without a readable lock file, which no backup writes to
             yield
             return
         try:
-            _lock(descriptor, fcntl.LOCK_SH, f"{self.path} is just being written to by a backup; wait until it ends")
+            _lock(
+                descriptor, fcntl.LOCK_SH, f"{self.path} is in use by a running backup; try again when it has finished"
+            )
             yield
         finally:
             os.close(descriptor)
 
     def names(self) -> list[str]:
-        """The stores that it holds. Raises BackupDamaged."""
+        """Return the names of the stores it holds. Raises BackupDamaged."""
         path = self.path / STORES_FILE
         try:
             found = _read(path, StoreNames)
         except FileNotFoundError:
-            raise BackupDamaged(f"{path}: it is missing") from None
+            raise BackupDamaged(f"{path}: missing") from None
         try:
             return [check_store_name(name) for name in found.stores]
         except InvalidInput as error:
             raise BackupDamaged(f"{path}: {error.message}") from None
 
     def store(self, name: str) -> StoreBackup:
-        """The backup of a store, whether it is there or not."""
+        """Return the backup of a store, whether it exists or not."""
         return StoreBackup(self.path / STORES_FOLDER / name, name)
 
     def there(self, name: str) -> StoreBackup:
-        """The backup of a store that must be there. Raises NotFound, BackupDamaged when its manifest is missing."""
+        """Return the existing backup of a store. Raises NotFound, and BackupDamaged if its manifest is missing."""
         names = self.names()
         if name not in names:
-            held = ", ".join(names) or "nothing"
-            raise NotFound(f"{self.path} holds no backup of store {name!r}; it holds {held}")
+            held = ", ".join(names) or "none"
+            raise NotFound(f"{self.path} holds no backup of store {name!r}; stores in it: {held}")
         found = self.store(name)
         if not found.exists:
-            raise BackupDamaged(f"{found.path}: it is missing")
+            raise BackupDamaged(f"{found.path}: missing")
         return found
 
     def count(self, name: str) -> None:
-        """Enter a store whose backup is whole."""
+        """Add a store with a complete backup to the list."""
         names = self.names()
         if name not in names:
             with storing(f"writing {self.path / STORES_FILE}"):
                 sync_folder(self.path / STORES_FOLDER)
                 _write(self.path / STORES_FILE, StoreNames(BACKUP_FORMAT, sorted([*names, name])))
 
-    def _require_ours(self) -> None:
+    def _require_backup_or_empty(self) -> None:
         if not self.path.is_dir() or (self.path / STORES_FILE).exists():
             return
         if any(
@@ -358,16 +366,16 @@ class BackupFolder:
             raise InvalidInput(f"{self.path} holds other files and no backup; choose an empty or a new folder")
 
     def _make(self) -> None:
-        """Only under the lock: of two first backups the later one must not empty the list of the other."""
+        """Create the folder's files. Requires the lock, so that concurrent first backups do not reset the list."""
         with storing(f"making {self.path}"):
             private_folder(self.path / STORES_FOLDER)
-            self._close_to_others()
+            self._restrict_permissions()
             if not (self.path / STORES_FILE).exists():
                 _write(self.path / STORES_FILE, StoreNames(BACKUP_FORMAT))
                 sync_folder(self.path.parent)
 
-    def _close_to_others(self) -> None:
-        """What was written here before was open to every user of the machine."""
+    def _restrict_permissions(self) -> None:
+        """Restrict permissions: older versions wrote files that every user of the machine could read."""
         mended = close_folder(self.path)
         if mended.closed:
             log.warning("backups_closed_to_others", path=str(self.path), were_open=mended.closed)
@@ -386,9 +394,9 @@ _MAX_SCANNED_FOLDERS = 10_000
 
 
 def holding(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
-    """The backups below a folder that hold a store as of any commit from one to another: name, and what is in them.
+    """Yield the backups below a folder that contain any of the given commits of a store, as (name, description).
 
-    One that cannot be read is named as well.
+    Unreadable backups are included.
     """
     for folder in _backups(root):
         name = str(folder.relative_to(root))
@@ -396,7 +404,7 @@ def holding(root: Path, store: str, first: int, through: int) -> Iterator[tuple[
             if reason := _held(BackupFolder(folder), store, first, through):
                 yield name, reason
         except (KgserveError, OSError) as error:
-            yield name, f"it cannot be looked into now: {str(error).replace(f'{root}/', '')}"
+            yield name, f"it cannot be read now: {str(error).replace(f'{root}/', '')}"
 
 
 def _held(folder: BackupFolder, store: str, first: int, through: int) -> str:

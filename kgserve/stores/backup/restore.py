@@ -1,7 +1,6 @@
-"""Reading backups: whether one is as it was written, and a store's folder made out of it, as of a sequence or a time.
+"""Verification and restore of backups, as of a sequence or a time.
 
-Looked at are every file, every frame, and nothing else. Nothing is taken from a file before its checksum was seen to
-fit.
+Verification checks every file and every journal frame. Data is only read from a file after its checksum has matched.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from kgserve.stores.backup.folder import (
 
 
 class CommitMark(msgspec.Struct, frozen=True):
-    """Number and time of a commit; of a change set nothing else is decoded."""
+    """Sequence and time of a commit; the rest of the change set is not decoded."""
 
     sequence: int
     time: int
@@ -59,21 +58,21 @@ _commits = msgpack_decoder(list[CommitMark]).decode
 
 
 def fault_of(folder: Path, file: BackedUpFile) -> str | None:
-    """What is wrong with a file that is no piece of a journal, in words; None when nothing is."""
+    """Return a description of what is wrong with a file other than a journal piece, or None."""
     path = folder / file.path
     if not path.is_file() or path.is_symlink():
-        return f"{path}: it is missing"
+        return f"{path}: missing"
     size = path.stat().st_size
     if size != file.bytes:
-        return f"{path}: it has {size:,} bytes where there were {file.bytes:,}"
+        return f"{path}: has {size:,} bytes instead of {file.bytes:,}"
     with path.open("rb") as opened:
         if sum_of(opened, 0, size) != file.sha256:
-            return f"{path}: it does not fit its checksum"
+            return f"{path}: checksum mismatch"
     return None
 
 
 def fault_of_piece(folder: Path, piece: Piece) -> str | None:
-    """The same for a piece of a journal, with the place of the first frame that is not whole."""
+    """Return a description of what is wrong with a journal piece, including the first damaged frame, or None."""
     fault = fault_of(folder, piece.file)
     path = folder / piece.file.path
     if fault is None or not path.is_file():
@@ -88,7 +87,7 @@ def fault_of_piece(folder: Path, piece: Piece) -> str | None:
 
 
 def checked_frames(folder: Path, piece: Piece) -> Iterator[Frame]:
-    """The frames of a piece whose checksum fits. Raises BackupDamaged naming file and place."""
+    """Yield the frames of a piece whose checksum matches. Raises BackupDamaged naming file and offset."""
     if (fault := fault_of_piece(folder, piece)) is not None:
         raise BackupDamaged(fault)
     path = folder / piece.file.path
@@ -99,27 +98,28 @@ def checked_frames(folder: Path, piece: Piece) -> Iterator[Frame]:
 
 
 def _frames(path: Path, piece: Piece) -> Iterator[Frame]:
-    """The frames of a piece. Raises FrameError at the first that is not whole or does not follow on."""
+    """Yield the frames of a piece. Raises FrameError at the first that is damaged or out of sequence."""
     due, offset = piece.first, 0
     with path.open("rb") as file:
         for frame in read_frames(file, 0, path.stat().st_size, due):
             yield frame
             due, offset = frame.last + 1, frame.end
     if due != piece.last + 1:
-        raise FrameError(offset, f"the end where sequence {due} was due")
+        raise FrameError(offset, f"unexpected end of file, expected sequence {due}")
 
 
 def commits(folder: Path, base: BackupBase) -> Iterator[CommitMark]:
-    """All commits that a base has in its journal, in order. Raises BackupDamaged."""
+    """Yield all commits in the journal of a base, in order. Raises BackupDamaged."""
     for piece in base.pieces:
         for frame in checked_frames(folder, piece):
             yield from _commits(frame.payload)
 
 
 def verify(folder: BackupFolder, store: str | None = None) -> Iterator[VerifiedStore]:
-    """Check the backup of one store, or of all. Raises NotFound, Conflict while a backup is made, BackupDamaged.
+    """Verify the backup of one store, or of all.
 
-    What cannot be told of one store is raised: that the list of stores is damaged, or that there are foreign files.
+    Raises NotFound, BackupDamaged, and Conflict while a backup is running. Damage that concerns no single store, such
+    as a damaged list or foreign files, is raised instead of reported.
     """
     with folder.reading():
         names = folder.names()
@@ -132,7 +132,7 @@ def verify(folder: BackupFolder, store: str | None = None) -> Iterator[VerifiedS
 
 
 def _verified(backup: StoreBackup) -> VerifiedStore:
-    faults = [f"{backup.path}: it is missing"]
+    faults = [f"{backup.path}: missing"]
     bases, left = list[BaseAnswer](), list[Path]()
     if backup.exists:
         try:
@@ -148,15 +148,15 @@ def _verified(backup: StoreBackup) -> VerifiedStore:
 
 
 def _may_lack_commits(base: BackupBase) -> bool:
-    """Whether a base holds no commit, and does not say that the store had none."""
+    """Return whether a base holds no commit and does not state that the store had none."""
     return base.last.sequence == 0 and not base.last.is_empty
 
 
 def _lacking(folder: Path) -> str:
     return (
-        f"{folder / BACKUP_MANIFEST_FILE}: it ends with sequence 0, and nothing says that the store had no commits "
-        "then: older versions wrote such backups of stores that another node of a cluster served. "
-        "Back the store up again"
+        f"{folder / BACKUP_MANIFEST_FILE}: ends with sequence 0 without stating that the store was empty. "
+        "Older versions wrote such backups for stores served by another cluster node. "
+        "Back up the store again"
     )
 
 
@@ -179,7 +179,7 @@ def _faults(folder: Path, base: BackupBase) -> Iterator[str]:
     for file in base.files:
         if file.path not in pieces and (fault := fault_of(folder, file)) is not None:
             yield fault
-    # The checksum fits what was damaged before it was copied, too.
+    # The checksum also matches data that was damaged before it was copied.
     if base.history is not None and fault_of(folder, base.history.file) is None:
         path = folder / base.history.file.path
         if (fault := fault_of_rows(path)) is not None:
@@ -197,11 +197,11 @@ def _faults(folder: Path, base: BackupBase) -> Iterator[str]:
 
 
 def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
-    """As `fault_of_piece`; where the checksum fits also what was damaged before it was copied, or does not follow."""
+    """Return what is wrong with a journal piece, including damage from before it was copied and gaps before it."""
     if (fault := fault_of_piece(folder, piece)) is not None:
         return fault
     if due is not None and piece.first != due:
-        return f"{folder / piece.file.path}: sequence {piece.first} where {due} was due"
+        return f"{folder / piece.file.path}: begins with sequence {piece.first}, expected {due}"
     path = folder / piece.file.path
     try:
         for _ in _frames(path, piece):
@@ -212,7 +212,7 @@ def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
 
 
 def _extra(folder: Path, manifest: BackupManifest, left: list[Path]) -> Iterator[str]:
-    """Files that no backup has written, or whose mention is gone."""
+    """Yield faults for files that do not belong to the backup."""
     known = {
         BACKUP_MANIFEST_FILE,
         f"{BACKUP_MANIFEST_FILE}.new",
@@ -222,20 +222,20 @@ def _extra(folder: Path, manifest: BackupManifest, left: list[Path]) -> Iterator
         if path.is_dir() and not path.is_symlink():
             continue
         if str(path.relative_to(folder)) not in known and not any(each in path.parents for each in left):
-            yield f"{path}: it does not belong to this backup"
+            yield f"{path}: does not belong to this backup"
 
 
 def _strays(folder: BackupFolder, names: list[str]) -> Iterator[str]:
     known = {BACKUP_LOCK_FILE, STORES_FOLDER, STORES_FILE, f"{STORES_FILE}.new"}
     stores = folder.path / STORES_FOLDER
     found = [path for path in folder.path.iterdir() if path.name not in known]
-    there = stores.iterdir() if stores.is_dir() else ()  # tools that copy files alone leave an empty folder out
-    inside = [path for path in there if path.name not in names and not _unfinished(path)]
-    yield from (f"{path}: it does not belong to this backup" for path in sorted([*found, *inside]))
+    entries = stores.iterdir() if stores.is_dir() else ()  # copying tools may omit an empty folder
+    inside = [path for path in entries if path.name not in names and not _unfinished(path)]
+    yield from (f"{path}: does not belong to this backup" for path in sorted([*found, *inside]))
 
 
 def _unfinished(path: Path) -> bool:
-    """Whether the first backup of a store was interrupted here: there are runs at most, or the list came too late."""
+    """Return whether a folder was left by an interrupted first backup of a store."""
     runs = [each for each in path.iterdir() if not each.name.startswith(RUN_FOLDER_PREFIX)] if path.is_dir() else [path]
     return all(each.name in {BACKUP_MANIFEST_FILE, f"{BACKUP_MANIFEST_FILE}.new"} for each in runs)
 
@@ -245,25 +245,25 @@ REPLAY_BATCH_CHANGES = 500
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What is to be restored: a sequence that a base covers."""
+    """A restorable point: a base and a sequence it covers."""
 
     base: BackupBase
     sequence: int
 
     @property
     def mark(self) -> BackupMark:
-        """The newest backup up to it, or else the first one: its settings are restored."""
+        """Newest mark up to the sequence, or else the first one. Its settings are restored."""
         before = [mark for mark in self.base.marks if mark.sequence <= self.sequence]
         return before[-1] if before else self.base.marks[0]
 
 
 def find_point(backup: StoreBackup, manifest: BackupManifest, until: str | None) -> Point:
-    """The point that a sequence or an RFC 3339 time names; without one the end of the newest backup.
+    """Return the point named by a sequence or an RFC 3339 time; without one, the end of the newest backup.
 
-    Raises InvalidInput, with what is covered, for a point that is not, BackupDamaged.
+    Raises BackupDamaged, and InvalidInput for a point that is not covered; the error lists what is.
     """
     if not manifest.bases:
-        raise BackupDamaged(f"{backup.path}: it names no backup")
+        raise BackupDamaged(f"{backup.path}: contains no backup")
     if _may_lack_commits(manifest.bases[-1]):
         raise BackupDamaged(_lacking(backup.folder))
     if until is None:
@@ -273,12 +273,12 @@ def find_point(backup: StoreBackup, manifest: BackupManifest, until: str | None)
     try:
         time = parse_time(until)
     except ValueError as error:
-        raise InvalidInput(f"until: {until!r} is neither a sequence nor a time: {error}") from None
+        raise InvalidInput(f"`until` must be a sequence or an RFC 3339 time, not {until!r}: {error}") from None
     return _at_time(backup, manifest, time, until)
 
 
 def covered(manifest: BackupManifest) -> str:
-    """What can be restored, in words."""
+    """Return a description of what can be restored."""
     ranges = [
         f"sequences {base.first} to {base.last.sequence} (times {format_time(base.since)} to "
         f"{format_time(base.last.taken)})"
@@ -291,20 +291,20 @@ def _at_sequence(manifest: BackupManifest, sequence: int) -> Point:
     for base in reversed(manifest.bases):
         if base.first <= sequence <= base.last.sequence:
             return Point(base, sequence)
-    raise InvalidInput(f"until: sequence {sequence} is not covered; this backup covers {covered(manifest)}")
+    raise InvalidInput(f"`until`: sequence {sequence} is not covered; this backup covers {covered(manifest)}")
 
 
-def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, said: str) -> Point:
+def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, text: str) -> Point:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
-            return Point(base, max(base.first, _last_by(commits(backup.folder, base), time, said)))
-    raise InvalidInput(f"until: {said} is not covered; this backup covers {covered(manifest)}")
+            return Point(base, max(base.first, _last_by(commits(backup.folder, base), time, text)))
+    raise InvalidInput(f"`until`: {text} is not covered; this backup covers {covered(manifest)}")
 
 
-def _last_by(found: Iterable[CommitMark], time: int, said: str) -> int:
-    """Return the last sequence stamped by a time; 0 if there is none.
+def _last_by(found: Iterable[CommitMark], time: int, text: str) -> int:
+    """Return the last sequence committed by a time, or 0.
 
-    Raises InvalidInput if the commit after it was stamped by a clock that was ahead: it may have been made before.
+    Raises InvalidInput if the clock was ahead for the next commit, which may then have been made earlier.
     """
     last, least, following = 0, 0, None
     for commit in found:
@@ -316,17 +316,17 @@ def _last_by(found: Iterable[CommitMark], time: int, said: str) -> int:
             least = min(least, commit.time)
     if following is not None and following.time - min(least, time_ns() // 1000) > MAX_CLOCK_DRIFT_MICROSECONDS:
         raise InvalidInput(
-            f"until: times do not say what was there at {said}: commit {following.sequence} was stamped "
-            f"{format_time(following.time)} by a clock that was ahead. Name a sequence instead: {last} is the last one "
-            f"that was surely made by then, and {following.sequence} the next"
+            f"`until`: the state at {text} is ambiguous: commit {following.sequence} was stamped "
+            f"{format_time(following.time)} by a clock that was ahead. Use a sequence instead: {last} is the last one "
+            f"certainly committed by then, and {following.sequence} the next"
         )
     return last
 
 
 def build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
-    """Write a store's folder as of a point; the state that it must open with. Everything is durable afterwards.
+    """Write a store's folder as of a point, durably. Return the state that it must open with.
 
-    Raises BackupDamaged naming the file and the place, StorageFull.
+    Raises StorageFull, and BackupDamaged naming file and offset.
     """
     with storing(f"writing {target}"):
         return _build(backup, point, target)
@@ -340,7 +340,7 @@ def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
         segment_path(journal, point.sequence + 1).touch()
     state = max(states, key=attrgetter("sequence"))
     if state.sequence != point.sequence:
-        raise BackupDamaged(f"{backup.path}: it does not lead to sequence {point.sequence}, but to {state.sequence}")
+        raise BackupDamaged(f"{backup.path}: restores to sequence {state.sequence} instead of {point.sequence}")
     mark = point.mark
     settings = mark.settings
     kept = msgspec.structs.replace(settings, history_from=min(settings.history_from, point.sequence))
@@ -353,7 +353,7 @@ def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
 
 
 def _snapshot(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]:
-    """A snapshot that does not come after the point, and the state in it."""
+    """Copy the snapshot, unless it is newer than the point. Yield its state."""
     copy = point.base.snapshot
     if copy is None or copy.sequence > point.sequence:
         return
@@ -366,7 +366,7 @@ def _snapshot(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
 
 
 def _segments(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]:
-    """The segments up to the point, and the state at their end."""
+    """Write the journal segments up to the point. Yield the state at the end of each."""
     pieces = (piece for piece in point.base.pieces if piece.first <= point.sequence)
     for segment, parts in groupby(pieces, key=attrgetter("segment")):
         newest: Frame | None = None
@@ -384,7 +384,7 @@ def _segments(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
 
 
 def _append(folder: Path, piece: Piece, descriptor: int, last: int) -> Frame | None:
-    """Write the commits of a piece up to one; the last frame that has some of them."""
+    """Append a piece's commits up to ``last``. Return the last frame that contained any."""
     newest: Frame | None = None
     whole = 0
     for frame in checked_frames(folder, piece):
@@ -413,7 +413,7 @@ def _history(folder: Path, point: Point, target: Path) -> None:
 
 
 def _forget(path: Path, journal: Path, after: int, last: int, oldest: int) -> None:
-    """Have a history forget what the store's own had let go of; before that it must have seen all."""
+    """Prune a history to the reach it had in the store. It must first apply all commits."""
     history = History(path)
     try:
         changes: Iterator[ChangeSet] = Tail(journal).read(after + 1, last)

@@ -155,7 +155,7 @@ def test_a_server_that_somebody_else_is_starting_is_waited_for(tmp_path: Path) -
 
 
 def test_a_folder_held_by_something_that_serves_nothing_is_an_error(tmp_path: Path) -> None:
-    with DataFolderLock(tmp_path), pytest.raises(LaunchFailed, match=r"process \d+ holds .*serves nothing"):
+    with DataFolderLock(tmp_path), pytest.raises(LaunchFailed, match=r"process \d+ holds .*is no running server"):
         ensure(tmp_path, patience=0.5)
 
 
@@ -165,7 +165,7 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGSTOP)
         try:
             started = time.monotonic()
-            with pytest.raises(LaunchFailed, match="does not answer"):
+            with pytest.raises(LaunchFailed, match="does not respond"):
                 ensure(data, patience=0.5)
             assert time.monotonic() - started < PATIENCE
         finally:
@@ -219,7 +219,7 @@ def test_an_older_server_is_replaced_when_it_is_idle_and_was_launched(tmp_path: 
         os.utime(file, (0, time.time() - 2 * server_discovery.REPLACEABLE_IDLE_SECONDS))
         launched = (tmp_path / server_discovery.LAUNCH_LOCK_FILE).read_text()
         (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text("1\n")
-        assert "whoever has started it" in str(replace_older(tmp_path, older))
+        assert "has to be restarted manually" in str(replace_older(tmp_path, older))
         (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text(launched)
         assert find(tmp_path) == older
         with editing("--data", tmp_path, log=tmp_path.with_suffix(".log")) as editor:

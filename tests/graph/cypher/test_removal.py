@@ -164,7 +164,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
             with held(store):
                 clearing = threads.submit(write, pool, CLEAR)
                 until(lambda: store.queued == 1)
-                store.folding._begins.acquire()
+                store.folding._claim_lock.acquire()
             try:
                 until(lambda: store.state.nodes == NEWER + KEPT)
                 bases = [path.name for path in store.rows.folder.iterdir()]
@@ -173,7 +173,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
                 # As a kill finds it, before the rows have been put into a base that lasts.
                 shutil.copytree(data, copied)
             finally:
-                store.folding._begins.release()
+                store.folding._claim_lock.release()
             assert any(STAGED_MARK in name for name in bases)
             clearing.result(PATIENCE)
             assert before.node("old1") is not None
@@ -274,7 +274,7 @@ def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
 def test_more_than_may_go_at_once_is_refused_and_stays(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(pool, [{"id": each, "type": "old"} for each in "abc"], [{"from": "a", "to": "b", "relation_type": "R"}])
     monkeypatch.setattr(bulk_delete, "MAX_BULK_DELETE_ROWS", 3)
-    with pytest.raises(TooLarge, match=r"more than 3 rows .* delete in parts"):
+    with pytest.raises(TooLarge, match=r"more than 3 rows; split it into smaller deletes"):
         write(pool, CLEAR)
     with pool.lease(NAME) as store:
         assert ids(store) == list("abc")

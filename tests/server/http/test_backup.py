@@ -39,7 +39,7 @@ def test_a_store_there_and_back(client: httpx.Client) -> None:
     inject(client, "a", "two")
     assert accepted(client.get("/api/whoami"))["backups"]
     made = accepted(client.post("/api/memory/a/backup", json={"to": "first"}))
-    assert (made["sequence"], made["first"], made["new_base"]) == (2, 0, "it is the first")
+    assert (made["sequence"], made["first"], made["new_base"]) == (2, 0, "it is the first backup")
     inject(client, "a", "three")
     more = accepted(client.post("/api/memory/a/backup", json={"to": "first", "keep": 3}))
     assert (more["sequence"], more["new_base"]) == (3, "")

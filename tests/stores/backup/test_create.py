@@ -58,7 +58,7 @@ def put(pool: StorePool, *names: str, content: str = "") -> None:
 def test_a_second_backup_copies_what_is_new(pool: StorePool, folder: Path) -> None:
     put(pool, *(f"n{n}" for n in range(50)), content=LONG)
     first = back_up(pool, folder)
-    assert first.new_base == "it is the first"
+    assert first.new_base == "it is the first backup"
     assert first.bytes_copied == first.bytes_total > 50 * 1000
     put(pool, "new")
     second = back_up(pool, folder)
@@ -91,7 +91,7 @@ def test_a_hole_in_the_journal_makes_a_new_base(pool: StorePool, folder: Path) -
             store.compactor.run()
         assert list_segments(store.layout.journal)[0].first > 2, "nothing was dropped"
     made = back_up(pool, folder, live=False)
-    assert made.new_base == "the journal no longer reaches back to the former backup"
+    assert made.new_base == "the journal no longer reaches back to the previous backup"
     assert made.bases == 2
     assert made.first > 1
     assert faults(folder) == []
@@ -111,7 +111,7 @@ def test_a_store_that_went_back_makes_a_new_base(pool: StorePool, folder: Path) 
     assert ids(restored(pool, folder, "3", "x")) == ["a", "b", "other"]
     pool.drop(NAME)
     put(pool, "new")
-    assert back_up(pool, folder).new_base == "the store was made anew"
+    assert back_up(pool, folder).new_base == "the store was created again"
     assert faults(folder) == []
 
 
@@ -132,9 +132,9 @@ def test_one_backup_at_a_time(pool: StorePool, folder: Path) -> None:
     put(pool, "a")
     back_up(pool, folder)
     with BackupFolder(folder).writing():
-        with pytest.raises(Conflict, match="in use by another backup"):
+        with pytest.raises(Conflict, match="in use by another backup or restore"):
             back_up(pool, folder)
-        assert "just being written to" in faults(folder)[0]
+        assert "in use by a running backup" in faults(folder)[0]
     back_up(pool, folder)
     with BackupFolder(folder).reading(), pytest.raises(Conflict, match="another backup or restore"):
         back_up(pool, folder)
@@ -172,7 +172,7 @@ def test_a_missing_file_of_the_former_backup_is_told(pool: StorePool, folder: Pa
     back_up(pool, folder)
     shutil.rmtree(folder / "stores" / NAME / "run-000001")
     put(pool, "b")
-    with pytest.raises(Conflict, match=r"run-000001/.*: it is missing"):
+    with pytest.raises(Conflict, match=r"run-000001/.*: missing"):
         back_up(pool, folder)
     assert back_up(pool, folder, full=True, keep=1).bases == 1
     assert faults(folder) == []
@@ -185,7 +185,7 @@ def test_several_stores_in_one_folder(pool: StorePool, folder: Path) -> None:
     assert [each.store for each in done.stores] == ["a", "c"]
     assert [(each.store, each.error) for each in done.failed] == [("gone", "there is no store 'gone'")]
     assert BackupFolder(folder).names() == ["a", "c"]
-    with pytest.raises(NotFound, match="it holds a, c"):
+    with pytest.raises(NotFound, match="stores in it: a, c"):
         ops.restore(pool, folder, [ops.Source("b", "x")])
     with pytest.raises(InvalidInput, match="holds 2 stores"):
         ops.sources(folder, None, "x", None)
@@ -282,7 +282,7 @@ def test_what_stands_where_a_backup_writes_is_told(pool: StorePool, folder: Path
     back_up(pool, folder)
     (folder / "backup.lock").unlink()
     (folder / "backup.lock").mkdir()
-    with pytest.raises(Unavailable, match="the file system refused while making"):
+    with pytest.raises(Unavailable, match="a file operation failed while making"):
         back_up(pool, folder)
 
 
@@ -302,8 +302,8 @@ def test_an_empty_backup_has_to_say_that_the_store_was_empty(pool: StorePool, fo
     older = msgspec.structs.replace(base, marks=[msgspec.structs.replace(base.last, is_empty=False)])
     kept.write(msgspec.structs.replace(kept.read(), bases=[older]))
     assert b"is_empty" not in kept.path.read_bytes()
-    assert "ends with sequence 0" in faults(folder)[0]
-    with pytest.raises(BackupDamaged, match="Back the store up again"):
+    assert "ends with sequence 0 without stating that the store was empty" in faults(folder)[0]
+    with pytest.raises(BackupDamaged, match="Back up the store again"):
         restored(pool, folder)
     put(pool, "a")
     back_up(pool, folder)
@@ -358,7 +358,7 @@ def test_times_that_are_covered(pool: StorePool, folder: Path) -> None:
     for outside in ("2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "3"):
         with pytest.raises(InvalidInput, match="is not covered; this backup covers sequences 0 to 2"):
             restored(pool, folder, outside, "outside")
-    with pytest.raises(InvalidInput, match="neither a sequence nor a time"):
+    with pytest.raises(InvalidInput, match="must be a sequence or an RFC 3339 time"):
         restored(pool, folder, "yesterday", "outside")
 
 

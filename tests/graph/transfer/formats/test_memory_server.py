@@ -150,7 +150,7 @@ def test_what_others_wrote_has_lines_for_observations() -> None:
         ('[{"type":"entity","name":"a","entityType":"t","observations":[]}]', "jq -c '.[]'"),
         ('{"entities":[{"name":"a","entityType":"t","observations":[]}],"relations":[]}', ".entities[]"),
         ('{\n"type":"entity"}', "an object must be on a single line"),
-        ('{"kind":"node","id":"a","type":"t","content":"x\\ud800"}', "half a surrogate pair, \\ud800 at byte"),
+        ('{"kind":"node","id":"a","type":"t","content":"x\\ud800"}', "an unpaired surrogate, \\ud800 at byte"),
     ],
 )
 def test_files_of_another_form_get_a_hint(http: httpx.Client, api: str, text: str, hint: str) -> None:
@@ -173,4 +173,4 @@ def test_half_a_surrogate_pair_in_a_body_is_named(http: httpx.Client, api: str) 
     body = rb'{"nodes":[{"id":"\ud83d\ude00","type":"\\\\ud800\udc00"}]}'
     refused = http.post(f"{api}/inject", content=body, headers={"content-type": "application/json"})
     assert refused.status_code == 400
-    assert "the body holds half a surrogate pair, \\udc00 at byte" in refused.json()["detail"]
+    assert "the body contains an unpaired surrogate, \\udc00 at byte" in refused.json()["detail"]
