@@ -271,7 +271,6 @@ class Catalog(WrittenBesideReading):
 
     @override
     def close(self) -> None:
-        """Release the file, sealed."""
         super().close()
         seal(self.path)
 

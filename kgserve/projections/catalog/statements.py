@@ -102,7 +102,7 @@ DELETE_PAST_ATTRIBUTES_UNTIL = "DELETE FROM past_attribute WHERE last <= ?"
 
 
 def having_had(conditions: int) -> str:
-    """Return a query for the ids of nodes whose state as of ``:at`` has ended and had ``:value0``, ``:value1`` and so on."""
+    """Return a query for nodes whose state as of ``:at`` has ended and had attributes ``:value0``, ``:value1``."""
     others = "".join(
         f" AND EXISTS (SELECT 1 FROM past_attribute WHERE value = :value{place} AND last = here.last AND id = here.id)"
         for place in range(1, conditions)

@@ -462,7 +462,6 @@ class EngineProjection(Projection):
 
     @override
     def close(self) -> None:
-        """Close the file for good, after waiting for its readers."""
         with self.commits:
             engine = self._engine
             if engine is not None:

@@ -429,7 +429,7 @@ def _ensure_capacity(graph: Any, count: int) -> None:
 
 
 def _read_graph_vectors(path: Path, labels: int, dimensions: int) -> Iterator[Vectors]:
-    """Yield the vectors of an hnswlib file in batches, in the order of their labels 0, 1, …
+    """Yield the vectors of an hnswlib file in batches, in label order.
 
     hnswlib's own reader takes at least 25 µs per vector and blocks all other threads. Raises ValueError if the file
     layout is not that of hnswlib 0.8.
