@@ -1,1 +1,4 @@
-"""What stands between a caller's Cypher text and the engine. Pure functions; nothing here knows the engine."""
+"""Validation and rewriting of callers' Cypher texts before they reach the engine.
+
+Pure functions, independent of the engine.
+"""

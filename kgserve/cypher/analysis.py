@@ -1,7 +1,7 @@
-"""Analysis of a whole statement: which variables each clause has, and what the engine gets in its place.
+"""Analysis of a whole statement: variables of each clause, and the rewritten text for the engine.
 
-A statement that passes here is answered as openCypher has it, as far as its types tell; anything else is refused with
-its place and what to write instead.
+A statement accepted here gets the answer that openCypher defines, as far as types are known. All others are rejected
+with their position and an alternative.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _UNLIMITED_ROWS = 1_000_000_000
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """Changes to a statement, and what must hold of a store for the answer to be right (`context`).
+    """Rewrites of a statement, and the assumptions about a store under which its answer is correct (`context`).
 
-    It ``depends_on_values`` when the value of a parameter, not just its type, mattered.
+    ``depends_on_values``: the value of a parameter affected the analysis, not only its type.
     """
 
     edits: Edits
@@ -52,11 +52,14 @@ class Analysis(msgspec.Struct, frozen=True):
     depends_on_values: bool
 
 
-_SEVERAL_NANS = "may be NaN, and the engine would not take two of them for one value; it stands"
+_SEVERAL_NANS = "may be NaN, and the engine treats each NaN as a distinct value; found"
 
 
 def analyse(outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> Analysis:
-    """Parse a statement and add to the edits what the engine gets. Raises InvalidInput for wrong answers to come."""
+    """Parse a statement and add the rewrites for the engine to ``edits``.
+
+    Raises InvalidInput if the engine would answer it incorrectly.
+    """
     query = parse(outline)
     context = AnalysisContext(outline, parameters, edits)
     first: dict[str, ValueType] | None = None
@@ -74,16 +77,18 @@ def _check_union(
     context: AnalysisContext, index: int, first: dict[str, ValueType], others: dict[str, ValueType]
 ) -> None:
     if [*others] != [*first]:
-        what = f"UNION joins columns of the same names: {', '.join(first)} and {', '.join(others)};"
-        raise context.refuse(index, f"{what} the second RETURN stands")
+        what = f"the columns of a UNION need the same names, but are {', '.join(first)} and {', '.join(others)};"
+        raise context.refuse(index, f"{what} the second RETURN is")
     for name, kind in first.items():
         if not are_alike(kind, others[name]):
             kinds = f"{describe_keys(kind)} and {describe_keys(others[name])}"
-            raise context.refuse(index, f"UNION joins columns of one type, and {name} is {kinds}; the second stands")
+            raise context.refuse(
+                index, f"the columns of a UNION need the same types, but {name} is {kinds}; the second is"
+            )
 
 
 class _UnionPart:
-    """One of the queries that UNION joins."""
+    """Analysis of one query of a UNION."""
 
     def __init__(self, context: AnalysisContext, clauses: tuple[Clause, ...]) -> None:
         self._context = context
@@ -92,23 +97,23 @@ class _UnionPart:
         self._typer = self._patterns.typer
         self._scope = Scope()
         self._hidden = len(context.hidden)
-        # Where the columns begin that were given a name.
+        # Start tokens of columns that were given a name.
         self._named = set[int]()
         self._kinds = dict[int, ValueType]()
 
     def read(self) -> dict[str, ValueType] | None:
-        """Read all clauses; return the names and types of the columns, None where only the engine knows them."""
+        """Analyse all clauses; return the names and types of the columns, or None if only the engine knows them."""
         columns: dict[str, ValueType] | None = {}
-        self._begin()
+        self._add_row_source()
         for number, clause in enumerate(self._clauses):
             if isinstance(clause, ProjectionBody):
-                columns = self._project(clause, self._clauses[number + 1 :])
+                columns = self._read_projection(clause, self._clauses[number + 1 :])
             else:
                 self._read(clause)
         return columns
 
-    def _begin(self) -> None:
-        """Give a WHERE behind literals a row to filter: Kùzu crashes on one that has no source."""
+    def _add_row_source(self) -> None:
+        """Add a row source for a WHERE after literals; Kùzu crashes on a filter without a source."""
         leading = list(takewhile(lambda clause: isinstance(clause, ProjectionBody), self._clauses))
         if any(isinstance(clause, ProjectionBody) and clause.where is not None for clause in leading):
             self._context.edits.before(leading[0].start, f"UNWIND [1] AS {self._context.hide('u')} ")
@@ -120,13 +125,13 @@ class _UnionPart:
                 self._patterns.start(self._scope)
                 self._patterns.read_match(clause, self._scope, counts_rows=self._counts_rows(clause))
             case Unwind():
-                self._unwind(clause)
+                self._read_unwind(clause)
             case Procedure():
-                self._procedure(clause)
+                self._read_procedure(clause)
             case Creation():
                 self._patterns.read_creation(clause.paths, clause.word, self._scope)
             case Setting():
-                self._set(clause)
+                self._read_set(clause)
             case Deletion():
                 for item in clause.items:
                     self._typer.type_of(item, self._scope)
@@ -134,7 +139,7 @@ class _UnionPart:
                 pass
 
     def _counts_rows(self, clause: MatchClause) -> bool:
-        """Tell whether it matters how often the same row comes of a pattern."""
+        """Return whether duplicate rows of a pattern affect the answer."""
         later = self._clauses[self._clauses.index(clause) :]
         first = next((each for each in later if isinstance(each, ProjectionBody | Creation)), None)
         if not isinstance(first, ProjectionBody):
@@ -144,19 +149,19 @@ class _UnionPart:
         each = (outline.calls(at) in {"min", "max"} or outline.word(at + 1) == "DISTINCT" for at in found)
         return not all(each) if found else not first.is_distinct
 
-    def _unwind(self, clause: Unwind) -> None:
+    def _read_unwind(self, clause: Unwind) -> None:
         kind = self._typer.type_of(clause.source, self._scope)
         if kind.kind not in {"list", "engine", "null"}:
-            raise self._context.refuse(clause.source.start, f"UNWIND needs a list, and gets {kind.name}; it stands")
-        self._bind(clause.name, kind.element if kind.kind == "list" else ValueType("engine"), clause.start)
+            raise self._context.refuse(clause.source.start, f"UNWIND needs a list, not {kind.name}; found")
+        self._bind_variable(clause.name, kind.element if kind.kind == "list" else ValueType("engine"), clause.start)
 
-    def _bind(self, name: str, kind: ValueType, index: int) -> None:
+    def _bind_variable(self, name: str, kind: ValueType, index: int) -> None:
         if other := self._scope.similar(name):
-            what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
+            what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(index, what)
         self._scope.bindings[name] = Binding(kind.derived())
 
-    def _procedure(self, clause: Procedure) -> None:
+    def _read_procedure(self, clause: Procedure) -> None:
         for argument in clause.arguments:
             self._typer.type_of(argument, self._scope)
         self._scope.is_open = True
@@ -165,70 +170,68 @@ class _UnionPart:
         if clause.where is not None:
             self._typer.type_of(clause.where, self._scope)
 
-    def _set(self, clause: Setting) -> None:
+    def _read_set(self, clause: Setting) -> None:
         for item in clause.items:
             column = self._typer.type_of(item.target, self._scope)
             kind = self._typer.type_of(item.value, self._scope)
             known = column if column.is_column else None
             self._patterns.check_assignment(item.start, self._context.typed(item.target), known, kind)
 
-    def _project(self, clause: ProjectionBody, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
+    def _read_projection(self, clause: ProjectionBody, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
         before = self._scope
         bindings: dict[str, Binding] = {}
         is_open = before.is_open and clause.star >= 0
-        names = self._star(clause, bindings)
+        names = self._expand_star(clause, bindings)
         kinds = [bindings[name].type for name in names]
         for item in clause.items:
-            names.append(self._item(clause, item, bindings))
+            names.append(self._read_item(clause, item, bindings))
             kinds.append(self._kinds[item.start])
         self._check_names(clause, names)
         after = Scope(bindings, is_open=is_open)
-        puts_together = clause.is_distinct or self._has_aggregate(clause.start, clause.items_end)
-        if puts_together:
+        groups_rows = clause.is_distinct or self._has_aggregate(clause.start, clause.items_end)
+        if groups_rows:
             self._check_keys(clause)
-        self._order(clause, before, after, keeps_rows=not puts_together)
+        self._rewrite_order(clause, before, after, keeps_rows=not groups_rows)
         self._scope = after
         if clause.where is not None:
-            self._filter(clause, clause.where, before, after, keeps_rows=not puts_together)
+            self._read_filter(clause, clause.where, before, after, keeps_rows=not groups_rows)
         self._keep_order(clause, later)
         self._hidden = len(self._context.hidden)
         return None if is_open else dict(zip(names, kinds, strict=True))
 
-    def _star(self, clause: ProjectionBody, bindings: dict[str, Binding]) -> list[str]:
+    def _expand_star(self, clause: ProjectionBody, bindings: dict[str, Binding]) -> list[str]:
         if clause.star < 0:
             return []
         hidden = set(self._context.hidden)
         visible = [name for name in self._scope.bindings if name not in hidden]
         if len(self._context.hidden) > self._hidden:
             if not visible or self._scope.is_open:
-                raise self._context.refuse(
-                    clause.star, "write the names of the variables in the place of this; it stands"
-                )
+                raise self._context.refuse(clause.star, "list the variables by name instead of *; found")
             written = ", ".join(f"`{name}`" for name in visible)
             self._context.edits.replace(clause.star, clause.star + 1, written)
         bindings |= {name: self._scope.bindings[name] for name in visible}
         return visible
 
-    def _item(self, clause: ProjectionBody, item: Item, bindings: dict[str, Binding]) -> str:
+    def _read_item(self, clause: ProjectionBody, item: Item, bindings: dict[str, Binding]) -> str:
         value, edits = ungroup(item.value), self._context.edits
         if isinstance(value, PatternTest):
-            what = "a pattern is a condition, and no value; write EXISTS { MATCH … } or COUNT { MATCH … }. It stands"
+            what = "a pattern cannot be used as a value; write EXISTS { MATCH … } or COUNT { MATCH … }. Found"
             raise self._context.refuse(item.start, what)
         kind = self._kinds[item.start] = self._typer.type_of(value, self._scope)
         if isinstance(value, Literal) and value.kind == "null":
             edits.replace(value.start, value.end, "CAST(NULL AS STRING)")
         name = item.alias or (value.name if isinstance(value, Variable) else self._context.typed(item))
         if clause.word == "WITH" and not (item.alias or isinstance(value, Variable) or _ends_in_star(value)):
-            raise self._context.refuse(item.start, "what WITH passes on needs a name, as in WITH … AS x; it stands")
+            raise self._context.refuse(item.start, "an expression in WITH needs an alias, as in WITH … AS x; found")
         if not item.alias and edits.rewritten(item.start, item.end):
-            self._name(item)
+            self._keep_typed_name(item)
         if item.alias or isinstance(value, Variable):
             self._check_alias(item, name, bindings)
             bindings[name] = Binding(kind.derived())
         return name
 
-    def _name(self, item: Item) -> str:
-        """Have a column named as it was typed; return that name."""
+    def _keep_typed_name(self, item: Item) -> str:
+        """Add an alias so that the column keeps the name that was typed; return that name."""
         name = self._context.typed(item).replace("`", "")
         if item.start not in self._named:
             self._named.add(item.start)
@@ -237,23 +240,21 @@ class _UnionPart:
 
     def _check_alias(self, item: Item, name: str, bindings: dict[str, Binding]) -> None:
         if other := Scope(bindings).similar(name):
-            what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
+            what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(item.start, what)
 
     def _check_names(self, clause: ProjectionBody, names: list[str]) -> None:
         for number, name in enumerate(names):
             if name in names[:number]:
-                raise self._context.refuse(
-                    clause.start, f"two columns have the name {name}; rename one with AS. They stand"
-                )
+                raise self._context.refuse(clause.start, f"two columns have the name {name}; rename one with AS. Found")
 
     def _check_keys(self, clause: ProjectionBody) -> None:
-        """To the engines each NaN is another value, and a relationship is two when met from either end."""
+        """Reject grouping keys that the engine splits: NaN, and relationships matched from both ends."""
         for item in clause.items:
             kind = self._kinds.get(item.start)
             is_undirected = kind is not None and kind.is_undirected and clause.word == "WITH"
             if is_undirected and not self._has_aggregate(item.start, item.end):
-                what = "to the engine a relationship that is followed both ways is two; write id(…) of it. It stands"
+                what = "the engine counts a relationship matched in both directions twice; use its id(…) instead. Found"
                 raise self._context.refuse(item.start, what)
             is_nan = kind is not None and kind.is_nan_possible
             if is_nan and not self._has_aggregate(item.start, item.end):
@@ -262,10 +263,10 @@ class _UnionPart:
     def _has_aggregate(self, start: int, end: int) -> bool:
         return any(self._context.outline.calls(at) in AGGREGATE_FUNCTIONS for at in range(start, end))
 
-    def _order(self, clause: ProjectionBody, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
+    def _rewrite_order(self, clause: ProjectionBody, before: Scope, after: Scope, *, keeps_rows: bool) -> None:
         both = Scope(before.bindings | after.bindings, is_open=before.is_open)
         for item in clause.order[:-1]:
-            # Kùzu's grammar has no space before these commas.
+            # Kùzu's grammar allows no space before these commas.
             self._context.edits.join(item.end)
         for item in clause.order:
             alias = self._alias_of(clause, item.value)
@@ -274,9 +275,9 @@ class _UnionPart:
                 continue
             kind = self._typer.type_of(item.value, both)
             if keeps_rows:
-                self._see_through(clause, item.value, before)
+                self._resolve_shadowed_variables(clause, item.value, before)
             if kind.kind == "float" and (keeps_rows or isinstance(item.value, Variable)):
-                # To the engines -0.0 comes before all that is less.
+                # The engines sort -0.0 before all smaller numbers.
                 self._context.edits.around(item.value.start, item.value.end, "(", " + 0.0)")
             if kind.kind == "float" and kind.may_be_nan:
                 text = self._context.text(item.value)
@@ -285,20 +286,20 @@ class _UnionPart:
             self._context.edits.behind(clause.order_end - 1, f" LIMIT {_UNLIMITED_ROWS}")
 
     def _alias_of(self, clause: ProjectionBody, value: Expression) -> str | None:
-        """Return the column that is the same expression, and not just a name."""
+        """Return the column with the same expression, unless that is just a name."""
         if isinstance(value, Variable):
             return None
         typed = self._context.typed(value)
         for item in clause.items:
             if self._context.typed(item.value) == typed and not self._is_plain(item):
-                return item.alias or self._name(item)
+                return item.alias or self._keep_typed_name(item)
         return None
 
     def _is_plain(self, item: Item) -> bool:
         return not item.alias and isinstance(item.value, Variable | AccessExpression)
 
-    def _see_through(self, clause: ProjectionBody, value: Expression, before: Scope) -> None:
-        """Kùzu sorts by the old variable where a column has its name: put the column's expression there."""
+    def _resolve_shadowed_variables(self, clause: ProjectionBody, value: Expression, before: Scope) -> None:
+        """Replace shadowed variables by the column's expression, because Kùzu sorts by the old variable."""
         made = {item.alias: item.value for item in clause.items if item.alias in before.bindings}
         for part in list(iterate_spans(value)):
             shadowing = made.get(part.name) if isinstance(part, Variable) else None
@@ -309,13 +310,13 @@ class _UnionPart:
         text = self._context.text(expression)
         return text.partition(" AS `")[0] if text.endswith("`") else text
 
-    def _filter(
+    def _read_filter(
         self, clause: ProjectionBody, where: Expression, before: Scope, after: Scope, *, keeps_rows: bool
     ) -> None:
         names = {part.name for part in iterate_spans(where) if isinstance(part, Variable)}
         dropped = [name for name in before.bindings if name in names and name not in after.bindings]
         if dropped and not keeps_rows:
-            what = f"{dropped[0]} is not passed on by this WITH, and its WHERE cannot see it; add it. The WHERE stands"
+            what = f"{dropped[0]} is not in this WITH, so its WHERE cannot use it; add it to the WITH. The WHERE is"
             raise self._context.refuse(clause.where_start, what)
         scope = Scope({name: before.bindings[name] for name in dropped} | after.bindings, is_open=after.is_open)
         kind = self._typer.type_of(where, scope)
@@ -326,10 +327,10 @@ class _UnionPart:
             self._context.edits.behind(clause.end - 1, f" WITH {kept}")
 
     def _keep_order(self, clause: ProjectionBody, later: tuple[Clause, ...]) -> None:
-        """Ladybug forgets the order, and takes other rows, where an aggregate follows; not past an UNWIND."""
+        """Preserve the order before an aggregate, which Ladybug loses, by adding an UNWIND."""
         if clause.word == "WITH" and clause.order and later and self._has_aggregate(clause.end, later[-1].end):
             self._context.edits.behind(clause.end - 1, f" UNWIND [1] AS {self._context.hide('u')}")
-            # The hidden variable is in scope from here on.
+            # The hidden variable stays in scope.
 
 
 def _ends_in_star(value: Expression) -> bool:

@@ -1,4 +1,4 @@
-"""Calls of functions: the types of their arguments, what they return, and openCypher's functions of another name."""
+"""Function calls: argument types, result types, and openCypher functions with other names in the engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SUBSTRING_FUNCTIONS = frozenset({"left", "right", "substring"})
 
 
 class CallRules:
-    """Checks one call after the other, whose arguments have been checked."""
+    """Type checks and rewrites for calls whose arguments have been checked."""
 
     def __init__(self, context: AnalysisContext, operators: OperatorRules) -> None:
         self._context = context
@@ -53,12 +53,12 @@ class CallRules:
             self._context.edits.replace(call.start, call.start + 1, "list_reverse")
             return kinds[0]
         self._check_arguments(call, signature, kinds)
-        self._check_special(call, kinds)
+        self._check_function_rules(call, kinds)
         self._rewrite(call, kinds)
         return self._result(call, signature, kinds)
 
     def cast(self, cast: Cast, kind: ValueType) -> ValueType:
-        """Return the type of CAST(… AS TYPE), which is the caller's own wish."""
+        """Return the type of CAST(… AS TYPE), an explicit conversion."""
         base = cast.type.partition("(")[0]
         if base.endswith("]"):
             return list_of(ANY_TYPE, is_nullable=kind.is_nullable)
@@ -71,20 +71,20 @@ class CallRules:
             accepted = signature.accepts(number)
             if accepted is None or kind.kind in accepted or kind.kind in {"null", "engine"}:
                 continue
-            raise self._context.refuse(argument.start, self._unsuitable(call.name, kind, accepted))
+            raise self._context.refuse(argument.start, self._describe_mismatch(call.name, kind, accepted))
 
-    def _unsuitable(self, name: str, kind: ValueType, accepted: frozenset[str]) -> str:
+    def _describe_mismatch(self, name: str, kind: ValueType, accepted: frozenset[str]) -> str:
         if kind.kind == "any":
-            return f"{name}() gets a value of no certain type; write CAST(… AS STRING) around it, say. It stands"
-        instead = "; write string(…) around it" if "text" in accepted and name != "size" else ""
+            return f"{name}() needs a value of a known type; wrap it, for example in CAST(… AS STRING). Found"
+        instead = "; wrap it in string(…)" if "text" in accepted and name != "size" else ""
         if name == "size":
-            return f"size() is of texts and lists, and gets {kind.name}. It stands"
-        return f"{name}() does not take {kind.name}{instead}. It stands"
+            return f"size() takes a text or a list, not {kind.name}. Found"
+        return f"{name}() does not take {kind.name}{instead}. Found"
 
-    def _check_special(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _check_function_rules(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         name, found = call.name, {kind.kind for kind in kinds if kind.kind in NUMBER_KINDS}
         if name in _NUMBER_MIXING_FUNCTIONS and {"integer", "float"} <= found:
-            what = f"{name}() makes whole numbers decimal here; write them with .0, as in 1.0. It stands"
+            what = f"{name}() would convert whole numbers to decimal; write them with .0, as in 1.0. Found"
             raise self._context.refuse(call.start, what)
         if name in _NUMBER_MIXING_FUNCTIONS:
             self._check_alike(call, kinds[0], kinds[1:])
@@ -93,26 +93,26 @@ class CallRules:
         if name in _SINGLE_TYPE_FUNCTIONS:
             self._check_one_type(call, kinds)
         self._check_lists(call, kinds)
-        self._check_rarer(call, kinds)
+        self._check_special_arguments(call, kinds)
 
-    def _check_rarer(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _check_special_arguments(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         name = call.name
         if name == "nullif" and len(kinds) > 1 and not comparable(kinds[0], kinds[1]):
-            what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. It stands"
+            what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. Found"
             raise self._context.refuse(call.start, what)
         if name in {"min", "max"} and kinds and kinds[0].may_be_nan and kinds[0].kind == "float":
-            what = f"{name}() may meet NaN here, of which the engine makes what it likes; round() it first. It stands"
+            what = f"{name}() of values that may be NaN is undefined in the engine; round() them first. Found"
             raise self._context.refuse(call.start, what)
         if name == "list_any_value":
             what = (
-                "list_any_value() of an empty list is 0 to the engine; write list[0], or list_filter() first. It stands"
+                "the engine returns 0 for list_any_value() of an empty list; use list[0], or list_filter() first. Found"
             )
             raise self._context.refuse(call.start, what)
         if name in _SUBSTRING_FUNCTIONS:
             for argument in call.arguments[1:]:
                 self._check_not_negative(call, argument)
         if name == "substr":
-            what = "substr counts from 1, and substring from 0 as openCypher has it: write substring. It stands"
+            what = "substr counts from 1; use substring, which counts from 0 as in openCypher. Found"
             raise self._context.refuse(call.start, what)
 
     def _check_lists(self, call: FunctionCall, kinds: list[ValueType]) -> None:
@@ -120,52 +120,55 @@ class CallRules:
         if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
             element = kinds[0].of
             if element is not None and not comparable(element, kinds[1]):
-                what = f"{name}() looks for {kinds[1].name} in a list of {element.name}s; it stands"
+                what = f"{name}() cannot find {kinds[1].name} in a list of {element.name}s; found"
                 raise self._context.refuse(call.start, what)
             if name in _CONTAINMENT_FUNCTIONS and has_null_parts(kinds[0]):
-                what = (
-                    f"{name}() answers false where the list has a null and not the value; take the nulls out. It stands"
-                )
+                what = f"{name}() returns false if the list contains a null but not the value; remove the nulls. Found"
                 raise self._context.refuse(call.start, what)
         if name in _ELEMENT_ADDING_FUNCTIONS | _LIST_JOINING_FUNCTIONS and len(kinds) > 1 and kinds[0].kind == "list":
             self._check_alike(call, kinds[0].element if name in _ELEMENT_ADDING_FUNCTIONS else kinds[0], kinds[1:2])
         if name in _ELEMENT_ADDING_FUNCTIONS and len(kinds) > 1 and kinds[1].is_nullable:
-            what = f"{name}() of a null is null to the engine, and no list with a null; leave nulls out. It stands"
+            what = (
+                f"the engine returns null for {name}() of a null instead of a list with a null; leave nulls out. Found"
+            )
             raise self._context.refuse(call.start, what)
 
     def _check_alike(self, call: FunctionCall, first: ValueType, others: list[ValueType]) -> None:
-        """The engine makes texts of values of different types, and takes maps of other keys by their places."""
+        """Reject mixed types, which the engine converts to text.
+
+        Also reject maps with other keys, which it matches by position.
+        """
         for argument, kind in zip(call.arguments[1:], others, strict=True):
             self._operators.check_alike(f"{call.name}()", argument.start, first, kind)
 
     def _check_one_type(self, call: FunctionCall, kinds: list[ValueType]) -> None:
-        """The engine refuses several types, but answers where it need not call the function."""
+        """Reject mixed types, which the engine only detects when it calls the function."""
         known = [(argument, kind) for argument, kind in zip(call.arguments, kinds, strict=True) if kind.is_known]
         for argument, kind in known[1:]:
             first = known[0][1]
             if kind.kind != first.kind:
-                what = f"{call.name}() takes values of one type, and gets {first.name} and {kind.name}; convert one"
-                raise self._context.refuse(argument.start, f"{what}. It stands")
+                what = f"{call.name}() takes values of one type, not {first.name} and {kind.name}; convert one"
+                raise self._context.refuse(argument.start, f"{what}. Found")
 
     def _check_range(self, call: FunctionCall) -> None:
-        known = [self._whole(argument) for argument in call.arguments]
+        known = [self._integer_value(argument) for argument in call.arguments]
         if len(known) > 2 and abs(known[1]) + abs(known[2]) > MAX_INTEGER:  # noqa: PLR2004 - it has a step
-            raise self._context.refuse(call.start, "range() would leave 64 bits with its last step; it stands")
+            raise self._context.refuse(call.start, "the last step of range() would exceed 64 bits; found")
 
-    def _whole(self, argument: Expression) -> int:
+    def _integer_value(self, argument: Expression) -> int:
         inner = ungroup(argument)
         if isinstance(inner, Negation):
-            return self._whole(inner.operand)
+            return self._integer_value(inner.operand)
         value = inner.value if isinstance(inner, Literal) else None
         if isinstance(inner, Parameter):
             value = self._context.parameters.get(inner.name)
         return value if isinstance(value, int) else 0
 
     def _check_not_negative(self, call: FunctionCall, argument: Expression) -> None:
-        """The engine has answers for negative numbers; have it fail where one could come of an expression."""
+        """Reject negative literals, and make the engine fail on negative results of expressions."""
         inner = ungroup(argument)
         if isinstance(inner, Negation):
-            raise self._context.refuse(argument.start, f"{call.name}() takes no negative number; it stands")
+            raise self._context.refuse(argument.start, f"{call.name}() takes no negative number; found")
         is_sure = isinstance(inner, Literal) or (isinstance(inner, FunctionCall) and inner.name in {"size", "length"})
         if not is_sure:
             text = self._context.text(argument)
@@ -178,11 +181,11 @@ class CallRules:
             case "log":
                 edits.replace(call.start, call.start + 1, "ln")
             case "label" | "labels":
-                self._label(call, kinds)
+                self._rewrite_label(call, kinds)
             case "collect" if not call.is_star:
                 edits.around(call.start, call.end, "coalesce(", ", [])")
             case "sum" if kinds and kinds[0].kind in NUMBER_KINDS:
-                self._sum(call, kinds[0])
+                self._rewrite_sum(call, kinds[0])
             case "list_contains" | "list_has" if len(kinds) > 1 and kinds[1].is_nullable:
                 edits.around(call.start, call.end, f"(size({self._context.text(call.arguments[0])}) > 0 AND ", ")")
             case "json_extract":
@@ -207,27 +210,27 @@ class CallRules:
                 edits.around(call.arguments[0].start, call.arguments[0].end, "CAST(", " AS INT128[])")
                 edits.around(call.start, call.end, "CAST(", " AS INT64)")
             case "radians" | "degrees":
-                self._scale(call)
+                self._rewrite_angle(call)
             case _ if kind.kind in {"text", "json"}:
                 self._texts.rewrite(call, kinds)
             case _:
                 pass
 
-    def _scale(self, call: FunctionCall) -> None:
-        """The engine multiplies first, and leaves the numbers where that is too large."""
+    def _rewrite_angle(self, call: FunctionCall) -> None:
+        """Multiply by a constant instead of radians() and degrees(), which overflow for large numbers."""
         factor = {"radians": math.pi / 180, "degrees": 180 / math.pi}[call.name]
         self._context.edits.replace(call.start, call.start + 1, "")
         self._context.edits.around(call.start, call.end, "(", f" * {factor!r})")
 
-    def _sum(self, call: FunctionCall, kind: ValueType) -> None:
-        """A sum of nothing is 0, and one of whole numbers fits into 64 bits or fails."""
+    def _rewrite_sum(self, call: FunctionCall, kind: ValueType) -> None:
+        """Make sum() of nothing return 0, and integer sums fail beyond 64 bits."""
         if kind.kind == "integer":
             self._context.edits.around(call.start, call.end, "CAST(coalesce(", ", 0) AS INT64)")
         else:
             self._context.edits.around(call.start, call.end, "coalesce(", ", 0.0)" if kind.kind == "float" else ", 0)")
 
-    def _label(self, call: FunctionCall, kinds: list[ValueType]) -> None:
-        """The engine gives one label, as a text, also for a node that was not found."""
+    def _rewrite_label(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+        """Return labels as a list, and null for a missing node, unlike the engine."""
         edits = self._context.edits
         if call.name == "labels":
             edits.replace(call.start, call.start + 1, "label")
@@ -243,13 +246,13 @@ class CallRules:
         first = kinds[0] if kinds else ENGINE_TYPE
         match base:
             case "first" | "element" | "transformed" | "joined" | "null":
-                return self._of_arguments(base, call, first, kinds, is_nullable=is_nullable)
+                return self._result_from_arguments(base, call, first, kinds, is_nullable=is_nullable)
             case "list":
                 inner = first if element == "first" else ValueType(element)
                 inner = msgspec.structs.replace(inner, is_nullable=False) if call.name == "collect" else inner
                 return list_of(inner, is_nullable=is_nullable)
             case "sum" | "average":
-                return self._of_numbers(base, first, is_nullable=is_nullable)
+                return self._numeric_result(base, first, is_nullable=is_nullable)
             case "nan":
                 return ValueType("float", is_nullable=is_nullable, may_be_nan=True, may_be_large=True)
             case "count":
@@ -257,7 +260,7 @@ class CallRules:
             case _:
                 return ValueType(base.rstrip("?"), is_nullable=is_nullable or base.endswith("?") or base == "engine")
 
-    def _of_numbers(self, base: str, first: ValueType, *, is_nullable: bool) -> ValueType:
+    def _numeric_result(self, base: str, first: ValueType, *, is_nullable: bool) -> ValueType:
         if base == "average":
             return msgspec.structs.replace(
                 FLOAT_TYPE, is_nullable=True, may_be_nan=first.may_be_nan or first.may_be_large
@@ -265,7 +268,7 @@ class CallRules:
         kind = first.kind if first.kind in NUMBER_KINDS else "engine"
         return ValueType(kind, is_nullable=is_nullable, may_be_nan=first.may_be_nan, may_be_large=kind == "float")
 
-    def _of_arguments(
+    def _result_from_arguments(
         self, base: str, call: FunctionCall, first: ValueType, kinds: list[ValueType], *, is_nullable: bool
     ) -> ValueType:
         if base == "element":
@@ -284,5 +287,5 @@ class CallRules:
 
 
 def has_aggregate(names: set[str]) -> bool:
-    """Tell whether any function of these names puts rows together."""
+    """Return whether any of the functions is an aggregate."""
     return not _AGGREGATE_FUNCTIONS.isdisjoint(names)

@@ -1,4 +1,4 @@
-"""What the analysis of a statement has at hand: its tokens, the changes to its text, and the variables in scope."""
+"""Shared state of the analysis of a statement: tokens, edits, and variables in scope."""
 
 from __future__ import annotations
 
@@ -26,104 +26,112 @@ from kgserve.errors import InvalidInput
 
 MAX_REPEATED_CHARACTERS = 4_000
 MAX_REPEATED_TOKENS = 60
-"""An operand that has to be written twice for the engine has this many tokens at most."""
+"""Maximum length of an operand that must be written twice for the engine."""
 NO_LOOPS = "no_loops"
 FEW_RELATIONS = "few_relations"
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """What a variable is. A path of an OPTIONAL MATCH is null where the variable ``anchor`` is."""
+    """Type of a variable.
+
+    A path of an OPTIONAL MATCH is null exactly where the variable ``anchor`` is null.
+    """
 
     type: ValueType
     anchor: str = ""
 
 
 class Scope:
-    """Variables by name, as they were typed. An ``is_open`` scope has others, which only the engine knows."""
+    """Variables by name, as typed. An ``is_open`` scope may have further variables that only the engine knows."""
 
     def __init__(self, bindings: Mapping[str, Binding] | None = None, *, is_open: bool = False) -> None:
         self.bindings = dict(bindings or {})
         self.is_open = is_open
 
     def copy(self) -> Scope:
-        """Return a scope that may get more variables."""
+        """Return a copy that can be extended."""
         return Scope(self.bindings, is_open=self.is_open)
 
     def similar(self, name: str) -> str | None:
-        """Return another variable whose name differs in case only: the engine takes both for one."""
+        """Return another variable whose name differs only in case, which the engine ignores."""
         lowered = name.lower()
         return next((each for each in self.bindings if each != name and each.lower() == lowered), None)
 
 
 class AnalysisContext:
-    """Shared by all parts of the analysis of one statement."""
+    """State shared by all parts of the analysis of one statement."""
 
     def __init__(self, outline: Outline, parameters: Mapping[str, Any], edits: Edits) -> None:
         self.outline = outline
         self.parameters = parameters
         self.edits = edits
         self.assumptions: set[str] = set()
-        # Whether a condition is read that belongs to a pattern: Kùzu answers some of those wrongly.
+        # True while the condition of a pattern is read: Kùzu answers some of those incorrectly.
         self.in_pattern = False
         self.hidden: list[str] = []
-        # Whether the value of a parameter was looked at, where another of its type may be treated differently.
+        # True once a parameter's value, not only its type, affected the analysis.
         self.depends_on_values = False
-        self._taken = {token.text.strip("`").lower() for token in outline.tokens}
+        self._used_names = {token.text.strip("`").lower() for token in outline.tokens}
 
     def refuse(self, index: int, what: str) -> InvalidInput:
-        """Return the error for what stands at a token."""
+        """Return the error for a token; its position is appended to ``what``."""
         return self.outline.at(index, what)
 
     def hide(self, letter: str) -> str:
-        """Return a name that the statement does not use, for a variable that the caller does not see."""
+        """Return an unused name for a variable hidden from the caller."""
         number = len(self.hidden) + 1
-        while f"_{letter}{number}" in self._taken:
+        while f"_{letter}{number}" in self._used_names:
             number += 1
         name = f"_{letter}{number}"
-        self._taken.add(name)
+        self._used_names.add(name)
         self.hidden.append(name)
         return name
 
     def typed(self, span: Span) -> str:
-        """Return what was typed, in one line."""
+        """Return the original text on one line."""
         tokens = self.outline.tokens
         return " ".join(self.outline.text[tokens[span.start].start : tokens[span.end - 1].end].split())
 
     def check_one_source(self, whole: Span, bounds: tuple[Expression, ...]) -> None:
-        """Raise InvalidInput for bounds that vary, of what is cut from another variable: engines lose some parts."""
+        """Raise InvalidInput if bounds vary by row and depend on other variables.
+
+        Engines lose parts of the answer then.
+        """
         varying = any(isinstance(part, Variable) for part in iterate_spans(bounds))
         names = {part.name for part in iterate_spans(whole) if isinstance(part, Variable)}
         if varying and len(names) > 1:
-            what = f"this is cut at a place that depends on other variables, of {' and '.join(sorted(names))};"
-            raise self.refuse(whole.start, f"{what} the engine would lose parts of the answer. It stands")
+            what = f"the bounds depend on other variables than the value, of {' and '.join(sorted(names))};"
+            raise self.refuse(whole.start, f"{what} the engine would lose parts of the answer. Found")
 
     def text(self, span: Span) -> str:
-        """Return the text of an expression for the engine, to be written a second time.
+        """Return the engine's text of an expression, to be written a second time.
 
-        Raises InvalidInput for one that is too long for that.
+        Raises InvalidInput if it is too long for that.
         """
         found = "" if span.end - span.start > MAX_REPEATED_TOKENS else self.edits.text(span.start, span.end)
         if not found or len(found) > MAX_REPEATED_CHARACTERS:
-            raise self.refuse(span.start, "this is too long here; give it a name with WITH … AS first. It stands")
+            raise self.refuse(
+                span.start, "this expression is too long; assign it to a variable with WITH … AS first. Found"
+            )
         return found
 
 
 def tie_bounds(first: str, last: str) -> str:
-    """Return the first bound of a part, made to vary as the last one does.
+    """Return the first bound of a slice, rewritten to vary with the last one.
 
-    Engines answer a function of three arguments wrongly where the first and the last of them vary by row, one of them
-    may be null, and the second is the same for all rows.
+    Engines compute functions of three arguments incorrectly if the first and last vary by row, one may be null, and the
+    second is constant.
     """
     return f"({first}) + 0 * ({last})"
 
 
 def is_constant(expression: Expression) -> bool:
-    """Tell whether an expression is the same for all rows: a literal or a parameter."""
+    """Return whether an expression is the same for all rows: a literal or a parameter."""
     return isinstance(ungroup(expression), Literal | Parameter)
 
 
 def is_simple(expression: Expression) -> bool:
-    """Tell whether an expression costs nothing to write twice: a literal, parameter, variable or property of one."""
+    """Return whether an expression is cheap to write twice: a literal, parameter, variable or property."""
     match expression:
         case Literal() | Parameter() | Variable():
             return True
@@ -136,7 +144,7 @@ def is_simple(expression: Expression) -> bool:
 
 
 def ungroup(expression: Expression) -> Expression:
-    """Return an expression without the parentheses around it."""
+    """Return an expression without surrounding parentheses."""
     while isinstance(expression, Group):
         expression = expression.inner
     return expression

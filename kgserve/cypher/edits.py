@@ -1,4 +1,4 @@
-"""Changes to the text that the engine gets, by token, and the way back to what was typed."""
+"""Edits of the text for the engine, by token, and the mapping back to the original text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kgserve.cypher.lexer import Outline
 
 
 class Anchor(msgspec.Struct, frozen=True, array_like=True):
-    """What a place in the rendered text was in the typed one, from ``offset`` on; it ``is_fixed`` in added text."""
+    """Mapping from ``offset`` in the rendered text to a position in the original; ``is_fixed`` within added text."""
 
     offset: int
     line: int
@@ -19,14 +19,14 @@ class Anchor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RenderedStatement(msgspec.Struct, frozen=True):
-    """A text for the engine, and the places from which it runs along with what was typed."""
+    """Text for the engine, and the anchors that map it to the original."""
 
     text: str
     anchors: tuple[Anchor, ...]
 
 
 def place(text: str, anchors: tuple[Anchor, ...], offset: int) -> tuple[int, int]:
-    """Return line and column, from 1, of what was typed for a character of a rendered text."""
+    """Return the original line and column, from 1, of a character of a rendered text."""
     at = bisect_right(anchors, offset, key=lambda anchor: anchor.offset) - 1
     anchor = anchors[at] if at >= 0 else Anchor(0, 1, 1, is_fixed=False)
     between = "" if anchor.is_fixed else text[anchor.offset : offset]
@@ -36,7 +36,7 @@ def place(text: str, anchors: tuple[Anchor, ...], offset: int) -> tuple[int, int
 
 
 class Edits:
-    """Texts to put before, behind and in the place of tokens, by their indexes."""
+    """Texts to insert before, after or instead of tokens, by token index."""
 
     def __init__(self, outline: Outline) -> None:
         self._outline = outline
@@ -49,28 +49,28 @@ class Edits:
         return bool(self._before or self._behind or self._replaced)
 
     def before(self, index: int, text: str) -> None:
-        """Put a text before a token, and before what was put there earlier."""
+        """Insert a text before a token, before earlier insertions there."""
         self._before.setdefault(index, []).insert(0, text)
 
     def behind(self, index: int, text: str) -> None:
-        """Put a text behind a token, and behind what was put there earlier."""
+        """Insert a text after a token, after earlier insertions there."""
         self._behind.setdefault(index, []).append(text)
 
     def directly_behind(self, index: int, text: str) -> None:
-        """Put a text behind a token, and before what was put there earlier."""
+        """Insert a text after a token, before earlier insertions there."""
         self._behind.setdefault(index, []).insert(0, text)
 
     def join(self, index: int) -> None:
-        """Leave no space before a token."""
+        """Remove the space before a token."""
         self._joined.add(index)
 
     def around(self, start: int, end: int, opening: str, closing: str) -> None:
-        """Put texts around tokens."""
+        """Insert texts around a range of tokens."""
         self.before(start, opening)
         self.behind(end - 1, closing)
 
     def replace(self, start: int, end: int, text: str) -> None:
-        """Put a text in the place of tokens, and forget what was put within them."""
+        """Replace a range of tokens, and discard insertions within it."""
         for index in range(start, end):
             self._replaced[index] = ""
             self._before.pop(index, None)
@@ -79,18 +79,18 @@ class Edits:
         self._replaced[start] = text
 
     def text(self, start: int, end: int) -> str:
-        """Return tokens with all that has been done to them so far, in one line."""
-        found = (self._written(index) for index in range(start, end))
+        """Return tokens with all edits so far, on one line."""
+        found = (self._edited_token(index) for index in range(start, end))
         return " ".join(part for part in found if part)
 
     def rewritten(self, start: int, end: int) -> bool:
-        """Tell whether anything has been done to these tokens."""
+        """Return whether any of these tokens has been edited."""
         places = range(start, end)
         return any(at in self._replaced or at in self._before or at in self._behind for at in places)
 
     def render(self) -> RenderedStatement:
-        """Return the whole text: no comments, plain spaces, and each token that stays in its place."""
-        writer = _Writer(self._outline.text)
+        """Return the whole text without comments, with plain spaces, and unedited tokens at their positions."""
+        writer = _RenderWriter(self._outline.text)
         for index, token in enumerate(self._outline.tokens):
             writer.skip(token.start, is_joined=index in self._joined)
             for opening in self._before.get(index, ()):
@@ -105,14 +105,14 @@ class Edits:
                 writer.add(closing)
         return RenderedStatement("".join(writer.parts), tuple(writer.anchors))
 
-    def _written(self, index: int) -> str:
+    def _edited_token(self, index: int) -> str:
         token = self._outline.tokens[index]
         middle = self._replaced.get(index, token.text)
         return "".join([*self._before.get(index, ()), middle, *self._behind.get(index, ())])
 
 
-class _Writer:
-    """Puts a text together; ``position`` is how far the typed one has been read."""
+class _RenderWriter:
+    """Builder of the rendered text; ``position`` is the offset reached in the original."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -123,7 +123,7 @@ class _Writer:
         self._is_moved = False
 
     def skip(self, until: int, *, is_joined: bool) -> None:
-        """Write spaces and line ends for what stands between tokens, nothing where they are joined."""
+        """Write spaces and line breaks for the text between tokens; nothing if they are joined."""
         self._anchor(is_fixed=False)
         if not is_joined:
             self._write("".join("\n" if c == "\n" else " " for c in self._source[self.position : until]))
@@ -131,13 +131,13 @@ class _Writer:
         self.position = until
 
     def keep(self, until: int) -> None:
-        """Write a token as it is."""
+        """Copy a token from the original."""
         self._anchor(is_fixed=False)
         self._write(self._source[self.position : until])
         self.position = until
 
     def add(self, text: str) -> None:
-        """Write what was not typed."""
+        """Write added text."""
         self._is_moved = True
         self._anchor(is_fixed=True)
         self._write(text)

@@ -1,7 +1,7 @@
-"""Parser of Cypher expressions: recursive descent over the tokens of a statement, with openCypher's precedence.
+"""Recursive-descent parser of Cypher expressions, with openCypher's operator precedence.
 
-The engine's grammar binds IN, IS NULL and the operators of texts closer than arithmetic; openCypher does not. Chains
-of operators are one node, so that the tree is no deeper than the brackets that the guard allows.
+The engine's grammar binds IN, IS NULL and text operators tighter than arithmetic; openCypher does not. A chain of
+operators is one node, so the tree is no deeper than the nesting of brackets that the guard allows.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ _INTEGER_LITERAL = re.compile(r"[0-9]+")
 
 
 class ExpressionParser(ABC):
-    """Reads expressions. ``at`` is the index of the next token."""
+    """Expression parser; ``at`` is the index of the next token."""
 
     def __init__(self, outline: Outline) -> None:
         self.outline = outline
         self.at = 0
-        # A bar ends an expression only where a pattern's filter or a comprehension has one.
+        # A bar ends an expression only in a pattern's filter or a comprehension.
         self._bar_ends = False
 
     def fail(self, index: int | None = None) -> InvalidInput:
-        """Return the error for a token that cannot stand there."""
+        """Return the syntax error for a token, by default the next one."""
         at = self.at if index is None else index
         if at >= len(self.outline):
             end = self.outline.tokens[-1].end if len(self.outline) else 0
@@ -91,34 +91,34 @@ class ExpressionParser(ABC):
         return self.outline.at(at, f"query: syntax error before {self.outline.tokens[at].text},")
 
     def symbol(self, ahead: int = 0) -> str:
-        """Return the symbol at hand or further ahead, empty when there is none."""
+        """Return the symbol at ``at + ahead``; empty if it is none."""
         return self.outline.symbol(self.at + ahead)
 
     def word(self, ahead: int = 0) -> str:
-        """Return the keyword at hand or further ahead, in upper case, empty when there is none."""
+        """Return the keyword at ``at + ahead`` in upper case; empty if it is none."""
         return self.outline.word(self.at + ahead)
 
     def accept(self, text: str) -> bool:
-        """Step over a symbol or keyword if it is at hand."""
+        """Consume a symbol or keyword if it is next; return whether it was."""
         found = text in {self.symbol(), self.word()}
         self.at += found
         return found
 
     def expect(self, text: str) -> int:
-        """Step over a symbol or keyword and return its index. Raises InvalidInput for anything else."""
+        """Consume a symbol or keyword and return its index. Raises InvalidInput for anything else."""
         if not self.accept(text):
             raise self.fail()
         return self.at - 1
 
     def name(self) -> str:
-        """Step over a name and return it without back-ticks. Raises InvalidInput for anything else."""
+        """Consume a name and return it without backticks. Raises InvalidInput for anything else."""
         if self.at >= len(self.outline) or not self.outline.name(self.at):
             raise self.fail()
         self.at += 1
         return self.outline.tokens[self.at - 1].text.strip("`")
 
     def until(self, closing: str, read: Callable[[], object]) -> int:
-        """Read what commas separate until a closing symbol, and step over that; return the index after it."""
+        """Read comma-separated parts up to and including a closing symbol; return the index after it."""
         if not self.accept(closing):
             read()
             while self.accept(","):
@@ -127,23 +127,23 @@ class ExpressionParser(ABC):
         return self.at
 
     def expression(self, level: int = OR) -> Expression:
-        """Read an expression whose operators are of a level or bind closer."""
+        """Read an expression with operators of ``level`` or tighter."""
         start = self.at
         if level <= NOT and self.word() == "NOT":
-            return self._continued(start, self._negated("NOT", NOT), level)
+            return self._read_operators(start, self._read_negation("NOT", NOT), level)
         if self.symbol() in {"-", "+"} and level <= SIGN:
-            return self._continued(start, self._negated(self.symbol(), SIGN), level)
-        return self._continued(start, self.access(), level)
+            return self._read_operators(start, self._read_negation(self.symbol(), SIGN), level)
+        return self._read_operators(start, self.access(), level)
 
-    def _negated(self, operator: str, level: int) -> Negation:
+    def _read_negation(self, operator: str, level: int) -> Negation:
         start, count = self.at, 0
         while self.accept(operator):
             count += 1
         operand = self.expression(level + (level == SIGN))
         return Negation(start=start, end=self.at, operator=operator, count=count, operand=operand)
 
-    def _continued(self, start: int, left: Expression, level: int) -> Expression:
-        """Read the operators behind an operand, those that bind closest first."""
+    def _read_operators(self, start: int, left: Expression, level: int) -> Expression:
+        """Read the operators after an operand, tightest first."""
         found = self._level()
         while found is not None and found >= level:
             left = self._chain(start, left, found)
@@ -183,7 +183,7 @@ class ExpressionParser(ABC):
         return " ".join(words)
 
     def access(self) -> Expression:
-        """Read an operand with its properties, elements and slices."""
+        """Read an operand with its property accesses, subscripts and slices."""
         start = self.at
         subject = self._atom()
         steps: list[Step] = []
@@ -208,7 +208,7 @@ class ExpressionParser(ABC):
 
     def _element(self) -> Subscript | Slice:
         start = self.expect("[")
-        first = None if self.symbol() in {"..", ":"} else self._unbarred()
+        first = None if self.symbol() in {"..", ":"} else self._bracketed_expression()
         if self.symbol() not in {"..", ":"}:
             self.expect("]")
             if first is None:
@@ -216,11 +216,11 @@ class ExpressionParser(ABC):
             return Subscript(start=start, end=self.at, index=first)
         is_native = self.symbol() == ":"
         self.at += 1
-        last = None if self.symbol() == "]" else self._unbarred()
+        last = None if self.symbol() == "]" else self._bracketed_expression()
         self.expect("]")
         return Slice(start=start, end=self.at, first=first, last=last, is_native=is_native)
 
-    def _unbarred(self) -> Expression:
+    def _bracketed_expression(self) -> Expression:
         """Read an expression within brackets, where a bar is an operator again."""
         before, self._bar_ends = self._bar_ends, False
         found = self.expression()
@@ -228,7 +228,7 @@ class ExpressionParser(ABC):
         return found
 
     def barred(self) -> Expression:
-        """Read an expression that a bar ends."""
+        """Read an expression that ends at a bar."""
         before, self._bar_ends = self._bar_ends, True
         found = self.expression()
         self._bar_ends = before
@@ -246,7 +246,7 @@ class ExpressionParser(ABC):
             return self.map()
         if symbol == "(":
             return self._parenthesis()
-        return self._worded() if kind in {"word", "quoted"} else self._refuse()
+        return self._read_word() if kind in {"word", "quoted"} else self._refuse()
 
     def _refuse(self) -> Expression:
         raise self.fail()
@@ -264,7 +264,7 @@ class ExpressionParser(ABC):
 
     def _list(self) -> Expression:
         start, items = self.expect("["), list[Expression]()
-        self.until("]", lambda: items.append(self._unbarred()))
+        self.until("]", lambda: items.append(self._bracketed_expression()))
         return ListLiteral(start=start, end=self.at, items=tuple(items))
 
     def map(self) -> MapLiteral:
@@ -274,7 +274,7 @@ class ExpressionParser(ABC):
         def read() -> None:
             key, name = self.at, self.name()
             self.expect(":")
-            entries.append((key, name, self._unbarred()))
+            entries.append((key, name, self._bracketed_expression()))
 
         self.until("}", read)
         return MapLiteral(start=start, end=self.at, entries=tuple(entries))
@@ -289,7 +289,7 @@ class ExpressionParser(ABC):
             path = self.path()
             return PatternTest(start=start, end=self.at, path=path)
         self.expect("(")
-        inner = self._unbarred()
+        inner = self._bracketed_expression()
         self.expect(")")
         return Group(start=start, end=self.at, inner=inner)
 
@@ -298,19 +298,19 @@ class ExpressionParser(ABC):
         return self.outline.symbol(at) == "-" and self.outline.symbol(at + 1) == "-"
 
     def is_node(self, parenthesis: int) -> bool:
-        """Tell whether a parenthesis can be that of a node in a pattern."""
+        """Return whether a parenthesis may open a node of a pattern."""
         after = parenthesis + 1 + bool(self.outline.name(parenthesis + 1))
         return self.outline.symbol(after) in {")", "{", ":"}
 
     @abstractmethod
     def path(self) -> Path:
-        """Read one chain of a pattern."""
+        """Read one path of a pattern."""
 
     @abstractmethod
     def match(self) -> MatchClause:
         """Read a MATCH with its WHERE."""
 
-    def _worded(self) -> Expression:
+    def _read_word(self) -> Expression:
         start, word = self.at, self.word()
         if word == "CASE":
             return self._case()
@@ -323,23 +323,23 @@ class ExpressionParser(ABC):
             value = None if word == "NULL" else word == "TRUE"
             kind = "null" if value is None else "boolean"
             return Literal(start=start, end=self.at, kind=kind, value=value)
-        if word in KEYWORDS - _KEYWORDS_ALLOWED_AS_NAMES and not self._stands_alone():
+        if word in KEYWORDS - _KEYWORDS_ALLOWED_AS_NAMES and not self._is_standalone():
             raise self.fail()
         return Variable(name=self.name(), start=start, end=self.at)
 
-    def _stands_alone(self) -> bool:
-        """Tell whether a keyword can only be a variable: the outline would have known it as a clause."""
+    def _is_standalone(self) -> bool:
+        """Return whether a keyword can only be a variable, because no clause can start there."""
         return self.symbol(1) in {".", ",", ")", "]", "}"} or self.symbol(-1) in {"(", "[", ","}
 
     def _case(self) -> Case:
         start = self.expect("CASE")
-        subject = None if self.word() == "WHEN" else self._unbarred()
+        subject = None if self.word() == "WHEN" else self._bracketed_expression()
         branches: list[tuple[Expression, Expression]] = []
         while self.accept("WHEN"):
-            condition = self._unbarred()
+            condition = self._bracketed_expression()
             self.expect("THEN")
-            branches.append((condition, self._unbarred()))
-        otherwise = self._unbarred() if self.accept("ELSE") else None
+            branches.append((condition, self._bracketed_expression()))
+        otherwise = self._bracketed_expression() if self.accept("ELSE") else None
         self.expect("END")
         return Case(start=start, end=self.at, subject=subject, branches=tuple(branches), otherwise=otherwise)
 
@@ -358,7 +358,7 @@ class ExpressionParser(ABC):
         if len(self.outline.items(start + 2, end)) != 1:
             return self._call()
         self.at += 2
-        operand = self._unbarred()
+        operand = self._bracketed_expression()
         self.expect("AS")
         written = "".join(token.text for token in self.outline.tokens[self.at : end]).upper()
         self.at = end + 1
@@ -376,7 +376,7 @@ class ExpressionParser(ABC):
         return FunctionCall(start=start, end=self.at, name=name, arguments=tuple(arguments), is_distinct=is_distinct)
 
     def _argument(self, name: str, number: int) -> Expression:
-        return self._lambda() if name in LAMBDA_FUNCTIONS and number == 1 else self._unbarred()
+        return self._lambda() if name in LAMBDA_FUNCTIONS and number == 1 else self._bracketed_expression()
 
     def _lambda(self) -> Expression:
         start, parameters = self.at, list[str]()
@@ -386,7 +386,7 @@ class ExpressionParser(ABC):
             parameters.append(self.name())
         self.expect("-")
         self.expect(">")
-        body = self._unbarred()
+        body = self._bracketed_expression()
         return Lambda(start=start, end=self.at, parameters=tuple(parameters), body=body)
 
 
@@ -397,4 +397,4 @@ _KEYWORDS_ALLOWED_AS_NAMES = frozenset({
     "TYPE", "USER", "WRITE", "COUNT", "CAST", "EXPLAIN", "LOGICAL", "ASC", "DESC", "AS", "END", "SHORTEST", "ACYCLIC",
     "ASCENDING", "DESCENDING", "WSHORTEST", "YIELD", "EXISTS",
 })  # fmt: skip
-"""Words that the engine's grammar, or other rules of the guard, decide about where they stand as variables."""
+"""Words allowed as variables here; the engine's grammar or other rules of the guard decide about them."""

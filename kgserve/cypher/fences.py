@@ -1,4 +1,4 @@
-"""Statements as language models send them: inside the fences of a Markdown code block."""
+"""Removal of the Markdown code fences in which language models send statements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _OPENING_FENCE = re.compile(
 
 
 def blank_fences(text: str) -> str:
-    """Replace the fences around a statement by blanks, so that lines and columns in errors stay those of the text.
+    """Replace the fences around a statement by blanks, so that error positions match the original text.
 
-    Anything else, such as fences around only a part of the text, comes back unchanged.
+    Texts without a fence around the whole statement are returned unchanged.
     """
     inner = text.strip()
     opening = _OPENING_FENCE.match(inner)

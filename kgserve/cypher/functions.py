@@ -1,7 +1,7 @@
-"""What functions take and return, where the engine would otherwise make a text of anything.
+"""Signatures of functions for which the engine would implicitly convert arguments to text.
 
-A signature is the kinds of the arguments and the kind of the result. Of the arguments a letter stands for several kinds
-(`_KINDS_BY_LETTER`), ``.`` for any; ``?`` follows what may be left out, ``*`` what may be repeated.
+A signature lists the kinds of the arguments and of the result. A letter represents several kinds (`_KINDS_BY_LETTER`),
+``.`` any kind; ``?`` marks an optional and ``*`` a repeated argument.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ cast = .. -> engine
 
 
 class Signature(NamedTuple):
-    """The kinds that each argument may be of, how many there are at least, whether the last repeats, and the result."""
+    """Accepted kinds of each argument, minimum number of arguments, whether the last repeats, and the result."""
 
     arguments: tuple[frozenset[str] | None, ...]
     least: int
@@ -130,7 +130,7 @@ class Signature(NamedTuple):
     result: str
 
     def accepts(self, number: int) -> frozenset[str] | None:
-        """Return the kinds that an argument may be of, by its number from 0; None for any."""
+        """Return the kinds accepted for argument ``number``, from 0; None for any."""
         if not self.arguments:
             return None
         return self.arguments[min(number, len(self.arguments) - 1)]
@@ -160,4 +160,4 @@ KINDS_OF_CASTS = {
     "STRING": "text", "TIMESTAMP": "time", "UINT8": "integer", "UINT16": "integer", "UINT32": "integer",
     "UINT64": "integer", "UUID": "uuid", "DECIMAL": "decimal",
 }  # fmt: skip
-"""What CAST makes of a value."""
+"""Kind of value that each CAST type produces."""

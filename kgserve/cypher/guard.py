@@ -1,7 +1,7 @@
-"""The guard that every Cypher text passes before the engine sees a byte of it.
+"""Guard that validates every Cypher text before it reaches the engine.
 
-Kùzu reads files, changes settings and leaves transactions when its text says so, and hostile text crashes it. What
-passes here is one statement, of clauses and functions that are listed, of a size that the engine is known to bear.
+Kùzu statements can read files, change settings and leave transactions, and hostile text can crash the engine. The guard
+accepts a single statement, made of listed clauses and functions, within limits that the engine tolerates.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from kgserve.errors import FieldError, InvalidInput
 MAX_STATEMENT_BYTES = 64 << 10
 MAX_STATEMENT_TOKENS = 5_000
 MAX_COLLECTED_VALUES = 50_000
-"""Single values in ranges and parameters, where functions may multiply them."""
+"""Maximum scalar values in ranges and parameters if functions may multiply them."""
 COMMIT_TABLE = "STORECOMMIT"
 DEFAULT_NODE_LABEL = ":Entity"
 DEFAULT_RELATION_LABEL = ":RELATES_TO"
 ELSEWHERE, LINKS = "elsewhere", "links_to"
-"""What links lead to, and links, as the engine takes names."""
+"""Label of link targets and type of links, in lower case as the engine compares names."""
 MAX_PARAMETER_BYTES = 1 << 20
 MAX_PARAMETER_DEPTH = 32
 MAX_CACHED_STATEMENTS = 256
 MAX_CACHED_STATEMENT_CHARS = 4 << 10
-"""Examining takes longer than many a statement: so many texts that were let through are remembered, and how long."""
+"""Limits of the cache of accepted statements, because validation takes longer than many statements."""
 _SCALAR_CLASSES = frozenset({bool, int, float, str})
 _INT64_LIMIT = 1 << 63
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """A statement that may be run: ``text`` for the engine, and the values of just the parameters that it names.
+    """Statement accepted by the guard: ``text`` for the engine, and the values of the parameters that it names.
 
-    ``text`` has no comments and no final ``;``, and says what `analysis.analyse` makes of what was typed; ``anchors``
-    lead back to that. ``updates`` says whether it writes, ``explains`` whether it only asks for a plan,
-    ``names_links`` whether it asks for links. ``assumptions`` must hold of the store for the answer to be right.
+    ``text`` is rewritten by `analysis.analyse`, without comments and final ``;``; ``anchors`` map it to the original.
+    ``updates``: it writes. ``explains``: it only asks for a plan. ``names_links``: it reads links. ``assumptions`` must
+    hold for the store, or the answer would be incorrect.
     """
 
     text: str
@@ -70,12 +70,12 @@ class Statement(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> frozenset[str]:
-        """The names in it, of properties, variables and functions alike, in lower case; texts may be names, too."""
+        """Names of properties, variables and functions, in lower case; includes texts, which may be names too."""
         return _words(self.text) if len(self.text) <= MAX_CACHED_STATEMENT_CHARS else _words.__wrapped__(self.text)
 
     @property
     def properties(self) -> frozenset[str]:
-        """The names that stand behind a dot, or in front of a colon as in a map, in lower case."""
+        """Names after a dot, or before a colon as in a map, in lower case."""
         return (
             _properties(self.text)
             if len(self.text) <= MAX_CACHED_STATEMENT_CHARS
@@ -84,46 +84,46 @@ class Statement(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> str:
-        """Its clauses and operators, without a name, value or text of the caller's: what a log may hold."""
+        """Clauses and operators without names, values or texts of the caller; safe to log."""
         return " ".join(word for each in scan(self.text) if (word := each.text.upper()) in KEYWORDS)
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column, from 1, in the caller's text, of a character of ``text``."""
+        """Return line and column, from 1, in the caller's text for an offset in ``text``."""
         return place(self.text, self.anchors, offset)
 
 
 _Key = tuple[str, bool, tuple[tuple[str, object], ...]]
-_remembered: dict[_Key, Statement] = {}
+_statement_cache: dict[_Key, Statement] = {}
 
 
 def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Statement:
-    """Let a statement through, or say what is wrong with it and where.
+    """Validate a statement and prepare it for the engine; parameters that it does not name are dropped.
 
-    Parameters that it does not name are left out. Raises InvalidInput for what cannot be run, and Forbidden for what
-    may not be: files, settings, transactions, data definition, and writes unless ``writable``.
+    Raises InvalidInput if it cannot be run. Raises Forbidden for files, settings, transactions, data definition, and
+    for writes unless ``writable``.
     """
-    key = _key(text, parameters, writable=writable)
-    known = _remembered.get(key) if key is not None else None
+    key = _cache_key(text, parameters, writable=writable)
+    known = _statement_cache.get(key) if key is not None else None
     if known is not None:
         given = values({name: parameters[name] for name in known.parameters})
         return msgspec.structs.replace(known, parameters=given)
-    statement, by_value = _examined(text, parameters, writable=writable)
+    statement, by_value = _validate(text, parameters, writable=writable)
     if key is not None and not by_value:
-        _remembered[key] = msgspec.structs.replace(statement, parameters=dict.fromkeys(statement.parameters))
-        while len(_remembered) > MAX_CACHED_STATEMENTS:
-            _remembered.pop(next(iter(_remembered)), None)
+        _statement_cache[key] = msgspec.structs.replace(statement, parameters=dict.fromkeys(statement.parameters))
+        while len(_statement_cache) > MAX_CACHED_STATEMENTS:
+            _statement_cache.pop(next(iter(_statement_cache)), None)
     return statement
 
 
-def _key(text: str, parameters: Mapping[str, Any], *, writable: bool) -> _Key | None:
-    """By what a text may be remembered: a single value counts for its type alone. None for what is not remembered."""
-    kinds = tuple((name, _shape(parameters[name])) for name in sorted(parameters))
+def _cache_key(text: str, parameters: Mapping[str, Any], *, writable: bool) -> _Key | None:
+    """Return the cache key of a statement, with the types of scalar parameters; None if it is not cacheable."""
+    kinds = tuple((name, _value_signature(parameters[name])) for name in sorted(parameters))
     small = len(text) <= MAX_CACHED_STATEMENT_CHARS and len(kinds) <= MAX_CACHED_STATEMENTS
     return (text, writable, kinds) if small and all(kind is not None for _, kind in kinds) else None
 
 
-def _shape(value: Any) -> object:
-    """What of a single value matters to the analysis; None for what may not be remembered."""
+def _value_signature(value: Any) -> object:
+    """Return the cacheable properties of a scalar value; None for other values."""
     kind = type(value)
     if kind is str:
         return (kind, value == "")
@@ -132,8 +132,8 @@ def _shape(value: Any) -> object:
     return kind if kind in _SCALAR_CLASSES else None
 
 
-def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[Statement, bool]:
-    """As `examine`, and whether it was the value of a parameter, not just its type, that mattered."""
+def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[Statement, bool]:
+    """Validate a statement; return it, and whether parameter values (not only types) affected the result."""
     _check_size(text)
     gathered = list(islice(scan(text), 2 * MAX_STATEMENT_TOKENS + 1))
     found = [token for token in gathered if token.kind not in {"space", "comment"}]
@@ -141,18 +141,18 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
         raise invalid(
             text,
             gathered[-1].start,
-            f"a statement may have {MAX_STATEMENT_TOKENS} words and symbols; one too many stands",
+            f"a statement may have at most {MAX_STATEMENT_TOKENS} words and symbols; the first one too many is",
         )
     outline = Outline(text, _one_statement(text, found))
     updates, explains = _check_words(outline, writable=writable)
     limits.check(outline)
     limits.check_answers(outline)
-    given = values(_named(outline, parameters))
+    given = values(_collect_parameters(outline, parameters))
     calls = CallChecker(outline, given)
     calls.check()
     limits.check_nulls(outline, given)
     _check_growth(outline, given, calls.range_values)
-    analysed = analyse(outline, given, _prepared(outline, given))
+    analysed = analyse(outline, given, _prepare_edits(outline, given))
     rendered = analysed.edits.render()
     kept = {name: value for name, value in given.items() if value != []}
     links = bool(_labels(outline, ELSEWHERE, LINKS))
@@ -179,36 +179,37 @@ def _check_size(text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise invalid(text, error.start, "half of a surrogate pair") from None
+        raise invalid(text, error.start, "the statement has half of a surrogate pair") from None
     if size > MAX_STATEMENT_BYTES:
-        message = f"the statement has {size} bytes; {MAX_STATEMENT_BYTES} are the most"
+        message = f"the statement has {size} bytes; the maximum is {MAX_STATEMENT_BYTES}"
         raise InvalidInput(message, (FieldError("query", message),))
     if "\0" in text:
-        raise invalid(text, text.index("\0"), "a NUL character")
+        raise invalid(text, text.index("\0"), "the statement has a NUL character")
 
 
 def _one_statement(text: str, found: list[Token]) -> list[Token]:
     ends = [index for index, token in enumerate(found) if token.kind == "symbol" and token.text == ";"]
     if ends and ends[0] < len(found) - 1:
         after = found[ends[0] + 1]
-        raise invalid(text, after.start, "one statement at a time may be sent; another begins")
+        raise invalid(text, after.start, "only one statement may be sent at a time; another begins")
     kept = found[: ends[0]] if ends else found
     if not kept:
-        raise invalid(text, 0, "a statement is missing")
+        raise invalid(text, 0, "the statement is empty")
     return kept
 
 
 def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
-    """Whether it updates, and whether it is to be explained."""
+    """Check the words of a statement; return whether it writes, and whether it is an EXPLAIN."""
     for index, word in enumerate(outline.words):
         if word in FORBIDDEN_WORDS:
             name = outline.tokens[index].text
-            raise outline.not_allowed(index, f"{name} may not be used; if it is a name, write `{name}` in back-ticks,")
+            raise outline.not_allowed(index, f"{name} is not allowed; if it is a name, write `{name}` in backticks,")
     explains = outline.word(0) == "EXPLAIN"
     start = 1 + (outline.word(1) == "LOGICAL") if explains else 0
     if outline.word(start) not in FIRST_READING_WORDS | WRITE_CLAUSES:
         raise outline.at(
-            start, f"a statement begins with one of {', '.join(sorted(FIRST_READING_WORDS))}; this one begins otherwise"
+            start,
+            f"a statement must begin with one of {', '.join(sorted(FIRST_READING_WORDS))}; this one begins otherwise",
         )
     updates = False
     for index, word in enumerate(outline.words):
@@ -216,7 +217,7 @@ def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
             updates = True
             _check_write(outline, index, word, writable=writable)
     if updates and explains:
-        raise outline.not_allowed(0, "only what reads can be explained; EXPLAIN stands")
+        raise outline.not_allowed(0, "only read statements can be explained; EXPLAIN is")
     if updates:
         _check_own_table(outline)
         _check_no_limit(outline)
@@ -225,37 +226,41 @@ def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
 
 def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> None:
     if word == "DETACH" and outline.word(index + 1) != "DELETE":
-        raise outline.not_allowed(index, "DETACH may only be followed by DELETE; something else follows")
+        raise outline.not_allowed(index, "DETACH must be followed by DELETE; found")
     if word in {"CREATE", "MERGE"} and outline.word(index - 1) != "ON":
         is_path = outline.symbol(index + 2) == "=" and outline.name(index + 1)
         if outline.symbol(index + 1) != "(" and not is_path:
-            raise outline.not_allowed(index, f"{word} may only be followed by a pattern; something else follows")
+            raise outline.not_allowed(index, f"{word} must be followed by a pattern; found")
     if not writable:
-        raise outline.not_allowed(index, f"{word} writes, and this statement may only read;")
+        raise outline.not_allowed(index, f"{word} writes data, but this statement may only read;")
 
 
 def _check_no_limit(outline: Outline) -> None:
-    """After a write the engine may take LIMIT and SKIP for a limit of what is written."""
+    """Reject LIMIT and SKIP after a write, where the engine may limit what is written."""
     last = max(index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES)
     for index, word in enumerate(outline.words[last:], last):
         if word in {"LIMIT", "SKIP"}:
-            raise outline.at(index, f"{word} may not follow what writes; put it before, as WITH … {word}; it stands")
+            raise outline.at(
+                index, f"{word} may not follow a write; put it before the write, as in WITH … {word}; found"
+            )
 
 
 def _check_own_table(outline: Outline) -> None:
     for index, token in enumerate(outline.tokens):
         if outline.name(index).upper() == COMMIT_TABLE:
-            raise outline.not_allowed(index, f"{token.text} is kgserve's own and may not be named in what writes;")
+            raise outline.not_allowed(
+                index, f"{token.text} is reserved by kgserve and may not be named in a statement that writes;"
+            )
     for index in _labels(outline, ELSEWHERE, LINKS):
         raise outline.not_allowed(
             index,
             "links into other stores are read in Cypher; they are written as edges with to_graph, by inject or"
-            f" put_subgraph, and deleted by their ids. In a statement that writes, {outline.tokens[index].text} stands",
+            f" put_subgraph, and deleted by their ids. A statement that writes names {outline.tokens[index].text}",
         )
 
 
-def _named(outline: Outline, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that the statement names. Raises InvalidInput when one has no value."""
+def _collect_parameters(outline: Outline, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that the statement names. Raises InvalidInput if one has no value."""
     named: dict[str, Any] = {}
     missing: list[FieldError] = []
     for index, token in enumerate(outline.tokens):
@@ -278,12 +283,12 @@ def _check_growth(outline: Outline, given: Mapping[str, Any], range_values: int)
     builds = any(outline.calls(index) in BUILDER_FUNCTIONS for index in range(len(outline)))
     held = range_values + sum(count(value) for value in given.values())
     if held * growth > MAX_COLLECTED_VALUES and (builds or growth > 1):
-        message = f"{held} values in ranges and parameters are too many for what this statement puts together from them"
+        message = f"{held} values in ranges and parameters are too many for what this statement builds from them"
         raise InvalidInput(message, (FieldError("query", message),))
 
 
 def _labels(outline: Outline, *wanted: str) -> list[int]:
-    """Where labels of nodes and types of relations stand that are any of those wanted."""
+    """Return the token indexes of the given node labels and relation types."""
     found: set[int] = set()
     for index in range(len(outline)):
         before, bracket = outline.symbol(index - 1), outline.bracket(index)
@@ -294,8 +299,8 @@ def _labels(outline: Outline, *wanted: str) -> list[int]:
     return sorted(index for index in found if outline.name(index) in wanted)
 
 
-def _prepared(outline: Outline, given: Mapping[str, Any]) -> Edits:
-    """Labels added, texts written as the engine takes them, and empty lists written out."""
+def _prepare_edits(outline: Outline, given: Mapping[str, Any]) -> Edits:
+    """Return edits that add missing labels, encode texts for the engine, and inline empty lists."""
     edits = Edits(outline)
     for index, label in unlabelled(outline).items():
         edits.behind(index, label)
@@ -308,18 +313,18 @@ def _prepared(outline: Outline, given: Mapping[str, Any]) -> Edits:
 
 
 def unlabelled(outline: Outline) -> dict[int, str]:
-    """Indexes of the tokens after which a label is missing, each with it: every node that is asked for gets one.
+    """Return the missing labels by the token index after which they belong.
 
-    Left open, a pattern would match the rows of kgserve's own tables, and every node would come with their columns. A
-    chain of any relations would lead over what is elsewhere, so those get a type. Raises InvalidInput for a link
-    without the label that it leads to.
+    Without a label, a pattern would match kgserve's internal tables, and nodes would have all their columns. Paths of
+    any relation type get a type so that they do not cross links. Raises InvalidInput for a link without the label of
+    its target.
     """
-    elsewhere = _elsewhere(outline)
+    elsewhere = _link_target_names(outline)
     nodes = {place for index in _matches(outline) for place in _unlabelled_in(outline, index)}
     chains: list[int] = []
     for relation in _relations(outline):
         ends = _ends(outline, relation)
-        nodes.update(place for end in ends if (place := _open_place(outline, end)) is not None)
+        nodes.update(place for end in ends if (place := _missing_label_position(outline, end)) is not None)
         if outline.symbol(relation) == "[":
             _check_link(outline, relation, ends, elsewhere)
             last = relation + bool(outline.name(relation + 1))
@@ -328,8 +333,8 @@ def unlabelled(outline: Outline) -> dict[int, str]:
     return missing | dict.fromkeys(chains, DEFAULT_RELATION_LABEL)
 
 
-def _elsewhere(outline: Outline) -> set[str]:
-    """The names of what is anywhere said to be in another store."""
+def _link_target_names(outline: Outline) -> set[str]:
+    """Return the names of nodes labelled as being in another store."""
     labels = (index for index in _labels(outline, ELSEWHERE) if outline.bracket(index) == "(")
     return {outline.name(outline.opener[index] + 1) for index in labels} - {""}
 
@@ -339,14 +344,14 @@ def _matches(outline: Outline) -> Iterator[int]:
 
 
 def _relations(outline: Outline) -> Iterator[int]:
-    """Where the relations of patterns begin that are asked for, and not made."""
+    """Yield the token indexes at which matched (not created) relations begin."""
     for index in range(len(outline)):
         if outline.is_relation(index) and all(_is_node(outline, end) for end in _ends(outline, index)):
             yield from () if limits.clause_of(outline, index) in {"CREATE", "MERGE"} else (index,)
 
 
 def _ends(outline: Outline, relation: int) -> tuple[int, int]:
-    """Where the nodes on both sides of a relation open; -1 where none does."""
+    """Return the opening parentheses of the nodes on both sides of a relation; -1 if there is no node."""
     is_bracket = outline.symbol(relation) == "["
     left = relation - 1 - is_bracket
     left -= outline.symbol(left) == "<"
@@ -368,7 +373,7 @@ def _check_link(outline: Outline, relation: int, ends: tuple[int, int], elsewher
     labelled = {outline.opener[index] for index in _labels(outline, ELSEWHERE)}
     if not any(end in labelled or outline.name(end + 1) in elsewhere for end in ends):
         name = outline.tokens[link].text
-        raise outline.at(link, f"{name} leads to (:Elsewhere), and nothing at its ends has that label; it stands")
+        raise outline.at(link, f"{name} leads to (:Elsewhere), but neither end has that label; found")
 
 
 def _unlabelled_in(outline: Outline, match: int) -> Iterator[int]:
@@ -377,7 +382,7 @@ def _unlabelled_in(outline: Outline, match: int) -> Iterator[int]:
         symbol = outline.symbol(index)
         if symbol in {"[", "{"}:
             index = outline.partner[index]
-        elif symbol == "(" and (place := _open_place(outline, index)) is not None:
+        elif symbol == "(" and (place := _missing_label_position(outline, index)) is not None:
             yield place
         index += 1
 
@@ -387,8 +392,8 @@ def _is_end(outline: Outline, match: int, index: int) -> bool:
     return leaves or (outline.opener[index] == outline.opener[match] and outline.word(index) in CLAUSE_ENDS)
 
 
-def _open_place(outline: Outline, parenthesis: int) -> int | None:
-    """The token after which the label belongs; None when there is one, or when this is no node."""
+def _missing_label_position(outline: Outline, parenthesis: int) -> int | None:
+    """Return the token index after which a label is missing; None if there is one or this is not a node."""
     last = parenthesis
     if outline.name(last + 1):
         last += 1
@@ -396,12 +401,14 @@ def _open_place(outline: Outline, parenthesis: int) -> int | None:
 
 
 def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be given to the engine. Raises InvalidInput that names the place, such as ``params.rows[3].age``.
+    """Return parameter values in the form that the engine accepts.
 
-    Kùzu's binding finds a type for each value by looking at it: a list without elements has none and fails, a map and a
-    null in one list crash the process, and maps with their keys in different orders count as different types.
-    In a list, numbers become all whole or all fractional, and maps get the same keys in the same order, with null for
-    what is missing. An empty list stays one: the engine takes none, so `guard.examine` writes it into the text.
+    Raises InvalidInput with the path of the fault, such as ``params.rows[3].age``.
+
+    Kùzu infers types from values: an empty list fails, a map and a null in one list crash the process, and maps with
+    different key order have different types. Within a list, numbers become all integers or all floats, and maps get the
+    same keys in the same order, with null for missing ones. Empty lists are kept and inlined into the text by
+    `guard.examine`.
     """
     ready = {name: _value(value, f"params.{name}", 0) for name, value in parameters.items()}
     if len(msgspec.json.encode(ready)) > MAX_PARAMETER_BYTES:
@@ -410,7 +417,7 @@ def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count(value: Any) -> int:
-    """How many single values a value holds."""
+    """Return the number of scalar values within a value."""
     if isinstance(value, dict):
         return sum(count(part) for part in value.values())
     if isinstance(value, list):
@@ -452,9 +459,7 @@ def _map(value: dict[str, Any], path: str, depth: int) -> dict[str, Any]:
     if not value:
         raise InvalidInput.at(path, "an empty map has no type")
     if set(value) == {"key", "value"}:
-        raise InvalidInput.at(
-            path, 'a map of just "key" and "value" is taken for something else by the engine; rename one'
-        )
+        raise InvalidInput.at(path, 'the engine misinterprets a map with only the keys "key" and "value"; rename one')
     ready: dict[str, Any] = {}
     for name, part in value.items():
         _text(name, path)
@@ -474,7 +479,7 @@ def _list(items: list[Any], path: str, depth: int) -> list[Any]:
     if kinds == {"whole number", "fractional number"}:
         return [_decimal(item, f"{path}[{index}]") for index, item in enumerate(ready)]
     if len(kinds) > 1:
-        raise InvalidInput.at(path, f"the engine's lists hold one kind of values; here are: {', '.join(sorted(kinds))}")
+        raise InvalidInput.at(path, f"a list must hold values of one type; this one holds: {', '.join(sorted(kinds))}")
     if ready and not kinds:
         raise InvalidInput.at(path, "a list of nulls has no type")
     if kinds == {"map"}:
@@ -486,7 +491,9 @@ def _list(items: list[Any], path: str, depth: int) -> list[Any]:
 
 def _decimal(number: float | None, path: str) -> float | None:
     if isinstance(number, int) and abs(number) > MAX_EXACT_FLOAT:
-        what = "is too large to be exact as a decimal number, as the whole list is for the sake of the others"
+        what = (
+            "the integer is too large to be exact as a decimal number, which the list needs because of its other values"
+        )
         raise InvalidInput.at(path, what)
     return None if number is None else float(number)
 
@@ -507,9 +514,9 @@ def _maps(items: list[dict[str, Any] | None], path: str) -> list[dict[str, Any]]
 
 
 def _lists(items: list[list[Any] | None], path: str) -> list[list[Any]]:
-    """Inner lists are of one type: that of all their elements together. None may be null."""
+    """Unify inner lists to one element type; null lists are rejected."""
     if None in items:
-        what = "the engine takes null among lists for an empty list; send an empty list in its place, or leave it out"
+        what = "the engine treats null among lists as an empty list; send an empty list instead, or leave it out"
         raise InvalidInput.at(f"{path}[{items.index(None)}]", what)
     flat = _list([part for item in items if item for part in item], f"{path}[]", 0)
     if not flat:

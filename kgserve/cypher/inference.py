@@ -1,4 +1,4 @@
-"""Types of expressions, worked out from the leaves up, with the checks and changes that belong to each part."""
+"""Type inference for expressions, bottom-up, with the checks and rewrites for each kind of expression."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _PATH_FUNCTION_TYPES = {
     "relationships": _RELATION_LIST_TYPE,
     "rels": _RELATION_LIST_TYPE,
 }
-"""What functions of a path return that may not have been found."""
+"""Result types of functions of a path that may be missing."""
 _COLUMN_TYPES_BY_KIND = {"node": NODE_COLUMN_TYPES | ELSEWHERE_COLUMN_TYPES, "relation": EDGE_COLUMN_TYPES}
 
 
 class Typer:
-    """Works out the types of expressions in a scope. ``patterns`` analyses the patterns among them."""
+    """Type inference for expressions in a scope; ``patterns`` analyses the patterns within them."""
 
     def __init__(self, context: AnalysisContext, patterns: PatternReader) -> None:
         self._context = context
@@ -71,7 +71,7 @@ class Typer:
         self._calls = CallRules(context, self.operators)
 
     def type_of(self, expression: Expression, scope: Scope) -> ValueType:
-        """Return the type. Raises InvalidInput for what the engine would answer wrongly."""
+        """Return the type of an expression. Raises InvalidInput if the engine would evaluate it incorrectly."""
         match expression:
             case Literal():
                 return self._literal(expression)
@@ -84,9 +84,9 @@ class Typer:
             case OperatorChain():
                 return self._operation(expression, scope)
             case _:
-                return self._composed(expression, scope)
+                return self._type_of_composed(expression, scope)
 
-    def _composed(self, expression: Expression, scope: Scope) -> ValueType:  # noqa: PLR0911 - one for each part
+    def _type_of_composed(self, expression: Expression, scope: Scope) -> ValueType:  # noqa: PLR0911 - one for each part
         match expression:
             case AccessExpression():
                 return self._access(expression, scope)
@@ -101,9 +101,9 @@ class Typer:
             case Case():
                 return self._case(expression, scope)
             case _:
-                return self._rarer(expression, scope)
+                return self._type_of_special(expression, scope)
 
-    def _rarer(self, expression: Expression, scope: Scope) -> ValueType:
+    def _type_of_special(self, expression: Expression, scope: Scope) -> ValueType:
         match expression:
             case Cast():
                 return self._calls.cast(expression, self.type_of(expression.operand, scope))
@@ -114,10 +114,10 @@ class Typer:
                 self._patterns.read_subquery(expression, scope)
                 return BOOLEAN_TYPE if expression.word == "EXISTS" else ValueType("integer")
             case _:
-                raise self._context.refuse(expression.start, "a function stands where none can be,")
+                raise self._context.refuse(expression.start, "a function is not allowed here,")
 
     def _parameter(self, parameter: Parameter) -> ValueType:
-        """The engines give a whole number the smallest type that holds it: have them as numbers of 64 bits."""
+        """Cast integer parameters to 64 bits; the engines use the smallest type that fits the value."""
         kind = type_of_value(self._context.parameters.get(parameter.name))
         declared = declare_type(kind) if has_integers(kind) else None
         if declared is not None:
@@ -130,9 +130,9 @@ class Typer:
         if literal.kind == "integer" and isinstance(value, int) and value > MAX_INTEGER:
             is_least = value == MAX_INTEGER + 1 and self._context.outline.symbol(literal.start - 1) == "-"
             if not is_least:
-                raise self._context.refuse(literal.start, "this whole number does not fit into 64 bits; it stands")
+                raise self._context.refuse(literal.start, "this integer does not fit into 64 bits; found")
         if literal.kind == "float" and value == float("inf"):
-            raise self._context.refuse(literal.start, "this number is too large for a decimal number; it stands")
+            raise self._context.refuse(literal.start, "this number is too large; found")
         return type_of_literal(literal)
 
     def _variable(self, variable: Variable, scope: Scope) -> ValueType:
@@ -143,28 +143,26 @@ class Typer:
                 return ENGINE_TYPE
             raise self._context.refuse(variable.start, f"query: Variable {variable.name} is not in scope,")
         if binding.anchor:
-            self._miss(variable, binding.anchor)
+            self._guard_missing_path(variable, binding.anchor)
         return binding.type
 
-    def _miss(self, variable: Variable, anchor: str) -> None:
-        """The engines give a path of nulls where an OPTIONAL MATCH has found none."""
+    def _guard_missing_path(self, variable: Variable, anchor: str) -> None:
+        """Make a path of an unmatched OPTIONAL MATCH null; the engines return a path of nulls."""
         if anchor == "?":
-            what = (
-                f"{variable.name} may not have been found, and the engine would not say so; name a node in its pattern."
-            )
-            raise self._context.refuse(variable.start, f"{what} It stands")
+            what = f"{variable.name} may be missing, which the engine does not report; name a node in its pattern."
+            raise self._context.refuse(variable.start, f"{what} Found")
         opening = f"(CASE WHEN `{anchor}` IS NULL THEN NULL ELSE "
         self._context.edits.around(variable.start, variable.end, opening, " END)")
 
     def _check_similar(self, variable: Variable, scope: Scope) -> None:
         if other := scope.similar(variable.name):
-            what = f"there is no variable {variable.name}, but {other}: upper and lower case differ. It stands"
+            what = f"there is no variable {variable.name}; did you mean {other} (case matters)? Found"
             raise self._context.refuse(variable.start, what)
 
     def _list(self, literal: ListLiteral, scope: Scope) -> ValueType:
         if len(literal.items) == 1 and _is_comprehension(literal.items[0]):
-            what = "this is a list comprehension; write the list alone, or parentheses around x IN list;"
-            raise self._context.refuse(literal.start, f"{what} it stands")
+            what = "this is a list comprehension; write only the list, or put x IN list in parentheses;"
+            raise self._context.refuse(literal.start, f"{what} found")
         kinds = [self.type_of(item, scope) for item in literal.items]
         self._check_mixed(literal.start, "a list", kinds)
         self._check_elements(literal, kinds)
@@ -174,7 +172,7 @@ class Typer:
         return list_of(element) if element is not None else ValueType("list")
 
     def _check_elements(self, literal: ListLiteral, kinds: list[ValueType]) -> None:
-        """Refuse elements of different types, of which an engine may make texts."""
+        """Reject elements of different types, which an engine may convert to text."""
         seen: list[ValueType] = []
         for item, kind in zip(literal.items, kinds, strict=True):
             if kind in seen:
@@ -182,7 +180,7 @@ class Typer:
             other = next((each for each in seen if not are_alike(each, kind)), None)
             if other is not None:
                 names = other.name, kind.name if kind.name != other.name else f"another kind of {kind.name[2:]}"
-                what = f"a list holds values of one type here; {names[0]} is in this one, and {names[1]} stands"
+                what = f"a list must hold values of one type; this one has {names[0]}, and {names[1]} is"
                 raise self._context.refuse(item.start, what)
             seen.append(kind)
 
@@ -190,18 +188,16 @@ class Typer:
         found = {kind.kind for kind in kinds if kind.kind in NUMBER_KINDS}
         if {"integer", "float"} <= found:
             message = (
-                f"the engine makes all numbers of {what} decimal, or cuts them; write whole ones with .0, as in 1.0."
+                f"the engine converts or truncates mixed numbers of {what}; write whole numbers with .0, as in 1.0."
             )
-            raise self._context.refuse(index, f"{message} It stands")
+            raise self._context.refuse(index, f"{message} Found")
 
     def _map(self, literal: MapLiteral, scope: Scope) -> ValueType:
         fields: dict[str, ValueType] = {}
         lowered: set[str] = set()
         for key, name, value in literal.entries:
             if name.lower() in lowered:
-                raise self._context.refuse(
-                    key, "keys that differ in case alone are one to the engine; the second stands"
-                )
+                raise self._context.refuse(key, "the engine ignores case in keys, so these collide; the second is")
             lowered.add(name.lower())
             fields[name] = self.type_of(value, scope).derived()
         return ValueType("map", fields=tuple(fields.items()))
@@ -213,7 +209,7 @@ class Typer:
             return ValueType("boolean", is_nullable=kind.is_nullable)
         operand = negation.operand
         if isinstance(operand, Literal) and operand.value == MAX_INTEGER + 1 and negation.count > 1:
-            raise self._context.refuse(operand.start, "this whole number does not fit into 64 bits; it stands")
+            raise self._context.refuse(operand.start, "this integer does not fit into 64 bits; found")
         if isinstance(operand, AccessExpression):
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return kind.derived()
@@ -238,7 +234,7 @@ class Typer:
         word, index = operation.operators[0]
         for _, another in operation.operators[1:]:
             raise self._context.refuse(
-                another, "compare two values at a time, as in a < b AND b < c; another one stands"
+                another, "compare two values at a time, as in a < b AND b < c; another comparison is"
             )
         left, right = operation.operands[0], operation.operands[1]
         assert left is not None  # noqa: S101 - only IS NULL has one operand
@@ -260,9 +256,7 @@ class Typer:
         assert first is not None  # noqa: S101 - the parser reads an operand first
         words = [word for word, _ in operation.operators]
         if len(words) > 1:
-            raise self._context.refuse(
-                operation.operators[1][1], "put parentheses around what comes before this; it stands"
-            )
+            raise self._context.refuse(operation.operators[1][1], "put the preceding expression in parentheses; found")
         word, index = operation.operators[0]
         right = operation.operands[1]
         if right is None:
@@ -310,10 +304,10 @@ class Typer:
         return True
 
     def _check_used(self, call: FunctionCall, function: Lambda) -> None:
-        """A filter that is the same for all elements makes null of some lists."""
+        """Reject list filters that are the same for all elements, which return null for some lists."""
         used = {part.name for part in iterate_spans(function.body) if isinstance(part, Variable)}
         if call.name == "list_filter" and used.isdisjoint(function.parameters):
-            what = f"this does not depend on {' or '.join(function.parameters)}; write CASE WHEN … instead. It stands"
+            what = f"this does not depend on {' or '.join(function.parameters)}; use CASE WHEN … instead. Found"
             raise self._context.refuse(function.body.start, what)
 
     def _lambda(self, function: Lambda, subject: ValueType, scope: Scope) -> ValueType:
@@ -332,7 +326,7 @@ class Typer:
             if subject is not None:
                 self._check_compared(condition, subject, wanted)
             elif isinstance(ungroup(condition), AccessExpression | Case | Variable):
-                # Of such a condition alone engines take some rows, or all, for false.
+                # Engines treat such a bare condition as false for some or all rows.
                 self._context.edits.around(condition.start, condition.end, "(", ") = true")
             kinds.append(self.type_of(value, scope))
         if may_be_null:
@@ -348,11 +342,11 @@ class Typer:
     def _check_compared(self, condition: Expression, subject: ValueType, wanted: ValueType) -> None:
         self.operators.check_comparable("CASE", condition.start, subject, wanted)
         if {subject.kind, wanted.kind} == {"integer", "float"}:
-            what = "CASE casts decimal numbers to whole ones here; write CASE WHEN x = 1.5 THEN …. It stands"
+            what = "CASE would convert decimal numbers to integers; write CASE WHEN x = 1.5 THEN …. Found"
             raise self._context.refuse(condition.start, what)
 
     def _compare_subject(self, case: Case) -> None:
-        """Write ``CASE x WHEN y`` as ``CASE WHEN x = y``: of constants the engine takes null for a match."""
+        """Rewrite ``CASE x WHEN y`` to ``CASE WHEN x = y``, because the engine matches null among constants."""
         if case.subject is None:
             return
         subject = self._context.text(case.subject)
@@ -364,7 +358,7 @@ class Typer:
         known = [kind for kind in kinds if kind.kind not in {"null", "any"}]
         if any(not are_alike(known[0], kind) for kind in known[1:]):
             names = " and ".join(dict.fromkeys(map(describe_keys, known)))
-            what = f"the engine gives all branches of a CASE the type of the first, and here are {names}; it stands"
+            what = f"all branches of a CASE need the same type, but these are {names}; found"
             raise self._context.refuse(case.start, what)
 
     def _access(self, access: AccessExpression, scope: Scope) -> ValueType:
@@ -373,7 +367,7 @@ class Typer:
         self._context.check_one_source(access, tuple(each for pair in bounds for each in pair if each is not None))
         for step in access.steps:
             if isinstance(step, Subscript | Slice):
-                # Kùzu's grammar has no space before either bracket.
+                # Kùzu's grammar allows no space before these brackets.
                 self._context.edits.join(step.start)
                 self._context.edits.join(step.end - 1)
             match step:
@@ -387,7 +381,7 @@ class Typer:
                     what = (
                         "labels cannot be tested here: the only label is :Entity; compare type, as in n.type = 'task'."
                     )
-                    raise self._context.refuse(step.start, f"{what} It stands")
+                    raise self._context.refuse(step.start, f"{what} Found")
         return kind
 
     def _property(self, step: Property, kind: ValueType) -> ValueType:
@@ -402,43 +396,41 @@ class Typer:
             return ENGINE_TYPE if found is None else (found.nullable() if kind.is_nullable else found)
         if kind.kind in {"engine", "any", "null"}:
             return ANY_TYPE if kind.kind == "any" else ENGINE_TYPE
-        raise self._context.refuse(step.start, f"{kind.name} has no properties; one is asked for")
+        raise self._context.refuse(step.start, f"{kind.name} has no properties; one is used")
 
     def _check_case(self, step: Property, known: dict[str, ValueType]) -> None:
         lowered = step.name.lower()
         other = None if step.name in known else next((name for name in known if name.lower() == lowered), None)
         if other is not None:
-            what = f"there is no property {step.name}, but {other}: upper and lower case differ. It stands"
+            what = f"there is no property {step.name}; did you mean {other} (case matters)? Found"
             raise self._context.refuse(step.end - 1, what)
 
     def _element(self, step: Subscript, kind: ValueType, scope: Scope) -> ValueType:
         index_type = self.type_of(step.index, scope)
         if kind.kind in {"map", "node", "relation"}:
-            return self._keyed(step, kind)
+            return self._keyed_access(step, kind)
         self._check_list(step.start, kind)
         self._check_index(step.start, index_type)
         if kind.kind == "list":
             self._count_from_one(step.index, is_last=False)
         return kind.element.nullable()
 
-    def _keyed(self, step: Subscript, kind: ValueType) -> ValueType:
+    def _keyed_access(self, step: Subscript, kind: ValueType) -> ValueType:
         key = ungroup(step.index)
         value = key.value if isinstance(key, Literal) else None
         if not isinstance(value, str) or not value.isidentifier():
-            raise self._context.refuse(
-                step.start, f"the key of {kind.name} has to be written out, as in n.name; this one stands"
-            )
+            raise self._context.refuse(step.start, f"the key of {kind.name} must be a literal, as in n.name; found")
         self._context.edits.replace(step.start, step.end, f".`{value}`")
         return self._property(Property(start=step.start, end=step.end, name=value), kind)
 
     def _check_list(self, index: int, kind: ValueType) -> None:
         if kind.kind not in {"list", "engine", "null"}:
-            what = f"[…] takes a part of a list, and stands behind {kind.name}; for texts there is substring. It stands"
+            what = f"[…] needs a list, not {kind.name}; use substring for texts. Found"
             raise self._context.refuse(index, what)
 
     def _check_index(self, index: int, kind: ValueType) -> None:
         if kind.kind not in {"integer", "engine", "null"}:
-            raise self._context.refuse(index, f"a list is counted in whole numbers, and this is {kind.name}; it stands")
+            raise self._context.refuse(index, f"a list index must be an integer, not {kind.name}; found")
 
     def _slice(self, step: Slice, kind: ValueType, scope: Scope) -> ValueType:
         for bound in (step.first, step.last):
@@ -459,8 +451,8 @@ class Typer:
         return kind.derived()
 
     def _count_from_one(self, index: Expression, *, is_last: bool) -> None:
-        """The engine counts from 1, from the end with -1, and includes the last element of a slice."""
-        number = _whole(index)
+        """Convert an index to the engine's: from 1, with -1 as the last, and inclusive slice ends."""
+        number = _integer_value(index)
         if number is not None:
             moved = (number - 1 if number < 0 else number) if is_last else (number if number < 0 else number + 1)
             self._context.edits.replace(index.start, index.end, str(moved))
@@ -471,25 +463,25 @@ class Typer:
         self._context.edits.replace(index.start, index.end, f"CASE WHEN {condition} THEN {yes} ELSE {no} END")
 
 
-def _whole(expression: Expression) -> int | None:
+def _integer_value(expression: Expression) -> int | None:
     inner = ungroup(expression)
     if isinstance(inner, Negation) and inner.operator == "-" and inner.count == 1:
-        number = _whole(inner.operand)
+        number = _integer_value(inner.operand)
         return None if number is None else -number
     value = inner.value if isinstance(inner, Literal) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class PatternReader(ABC):
-    """What the typer needs of the analysis of patterns."""
+    """Interface of pattern analysis for the type inference."""
 
     @abstractmethod
     def read_test(self, test: PatternTest, scope: Scope) -> None:
-        """Analyse a pattern in the place of an expression."""
+        """Analyse a pattern used as an expression."""
 
     @abstractmethod
     def read_count(self, call: FunctionCall, test: PatternTest, scope: Scope) -> None:
-        """Analyse the pattern whose size is asked for, and have it counted."""
+        """Analyse a pattern inside size(), and rewrite it as a count."""
 
     @abstractmethod
     def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
@@ -497,7 +489,7 @@ class PatternReader(ABC):
 
 
 def _is_comprehension(item: Expression) -> bool:
-    """Tell whether ``[item]`` is what openCypher reads as ``[x IN list]``."""
+    """Return whether ``[item]`` reads as the comprehension ``[x IN list]`` in openCypher."""
     if not isinstance(item, OperatorChain) or item.operators[0][0] != "IN":
         return False
     return isinstance(item.operands[0], Variable)

@@ -1,10 +1,10 @@
-"""Cypher text cut into tokens, as Kùzu 0.11.3 cuts it, with its brackets matched.
+"""Tokenizer for Cypher text, compatible with Kùzu 0.11.3, with matched brackets.
 
-Where the two could still differ, the engine does not get to choose: `guard.examine` passes on a text without comments
-and with plain spaces, and characters that mean something to the engine but are not known here are refused.
+Ambiguities are removed rather than left to the engine: `guard.examine` passes on text without comments and with plain
+spaces, and unknown characters are rejected.
 
-First the words, by what they do, in upper case; and the functions and types that a text may name. Functions that read
-files or change anything are left out, and those that fail the engine: docs/adr/0022 says how.
+The tables list words by role, in upper case, and the allowed functions and types. Functions that access files, have
+side effects or crash the engine are excluded; see docs/adr/0022.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from kgserve.errors import FieldError, Forbidden, InvalidInput
 
 FIRST_READING_WORDS = frozenset({"MATCH", "OPTIONAL", "UNWIND", "WITH", "RETURN", "CALL"})
-"""What a reading statement may begin with."""
+"""Words that may begin a read statement."""
 
 WRITE_CLAUSES = frozenset({"CREATE", "MERGE", "SET", "DELETE", "DETACH"})
 """Clauses that change rows."""
@@ -29,7 +29,7 @@ BEGIN COMMIT ROLLBACK CHECKPOINT TRANSACTION COMMIT_SKIP_CHECKPOINT ROLLBACK_SKI
 DROP ALTER RENAME ADD TABLE MACRO SEQUENCE COMMENT PROFILE PROJECT PROJECT_GRAPH HINT MULTI_JOIN
 """
 FORBIDDEN_WORDS = frozenset(_FORBIDDEN_WORDS_TEXT.split())
-"""Words of statements that read or write files, change settings or tables, or end the transaction around them."""
+"""Words of statements that access files, change settings or tables, or end the surrounding transaction."""
 
 _OTHER_KEYWORDS_TEXT = """
 ACYCLIC ALL AND ANY AS ASC ASCENDING BY CASE CAST COLUMN CONTAINS COUNT CYCLE DBTYPE DECIMAL DEFAULT DESC
@@ -39,24 +39,24 @@ PRIMARY RDFGRAPH READ REL ROLE SHORTEST SINGLE SKIP START STARTS STRUCT THEN TO 
 WHERE WRITE WSHORTEST XOR YIELD
 """
 KEYWORDS = FIRST_READING_WORDS | WRITE_CLAUSES | FORBIDDEN_WORDS | frozenset(_OTHER_KEYWORDS_TEXT.split())
-"""All words with a meaning of their own to the engine, and some that only look so."""
+"""Words that are or look like keywords of the engine."""
 
 OPERATOR_WORDS = frozenset({"AND", "OR", "XOR", "NOT", "IN", "IS", "STARTS", "ENDS", "CONTAINS"})
-"""Words that make an expression deeper for the engine."""
+"""Words that deepen an expression in the engine's parser."""
 
 _BEFORE_PARENTHESIS_TEXT = """
 ACYCLIC AND AS BY CALL CASE CONTAINS CREATE DELETE DISTINCT ELSE IN LIMIT MATCH MERGE NOT ON OR RETURN SET SHORTEST
 SKIP THEN TRAIL UNWIND WHEN WHERE WITH WSHORTEST XOR
 """
 BEFORE_PARENTHESIS = frozenset(_BEFORE_PARENTHESIS_TEXT.split())
-"""Words that a parenthesis may follow without being called."""
+"""Words that may precede a parenthesis without being a function name."""
 
 QUANTIFIERS = frozenset({"ALL", "ANY", "NONE", "SINGLE"})
 
 CLAUSES = frozenset({"MATCH", "UNWIND", "WITH", "RETURN", "CALL", "CREATE", "MERGE", "SET", "DELETE", "UNION"})
 """Words that begin a clause."""
 CLAUSE_ENDS = CLAUSES | {"OPTIONAL", "DETACH", "ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
-"""Words before which a clause or a part of it ends."""
+"""Words at which a clause or a part of it ends."""
 
 AGGREGATE_FUNCTIONS = frozenset({"avg", "collect", "count", "max", "min", "sum"})
 
@@ -85,7 +85,7 @@ last_day make_date monthname timestamp to_days to_epoch_ms to_hours to_milliseco
 to_seconds to_timestamp to_years
 """
 JSON_FUNCTIONS = frozenset({"json_array_length", "json_contains", "json_extract", "json_valid", "to_json"})
-"""Ladybug has none of them: they are in an extension that it would have to fetch."""
+"""JSON functions; Ladybug lacks them because they are in an extension that it would have to download."""
 _CAST_FUNCTIONS = """
 cast coalesce gen_random_uuid greatest hash ifnull least nullif typeof uuid to_bool to_date to_double to_float to_int128
 to_int16 to_int32 to_int64 to_int8 to_uint16 to_uint32 to_uint64 to_uint8
@@ -96,27 +96,27 @@ _ALLOWED_FUNCTIONS_TEXT = (
     f"{_CAST_FUNCTIONS}"
 )
 ALLOWED_FUNCTIONS = AGGREGATE_FUNCTIONS | JSON_FUNCTIONS | frozenset(_ALLOWED_FUNCTIONS_TEXT.split())
-"""Functions, in lower case."""
+"""Allowed functions, in lower case."""
 
 LAMBDA_FUNCTIONS = frozenset({"list_filter", "list_transform"})
-"""The only ones that take a function; in any other place one crashes the engine."""
+"""Functions that accept a lambda; anywhere else a lambda crashes the engine."""
 
 BUILDER_FUNCTIONS = frozenset(
     {"list_append", "list_cat", "list_concat", "list_prepend", "map", "range", "repeat", "lpad", "rpad"}
 )
-"""Their results can be larger than what they are given."""
+"""Functions whose results may be larger than their arguments."""
 
 ALLOWED_PROCEDURES = frozenset(
     {"db_version", "show_connection", "show_functions", "show_indexes", "show_tables", "table_info"}
 )
-"""What CALL may name: it changes nothing and shows no path."""
+"""Procedures that CALL may name: free of side effects, and disclosing no paths."""
 
 _CAST_TYPES_TEXT = """
 BOOL BOOLEAN DATE DOUBLE FLOAT FLOAT8 FLOAT4 INT INT8 INT16 INT32 INT64 INT128 INTEGER BIGINT SMALLINT STRING
 TIMESTAMP UINT8 UINT16 UINT32 UINT64 UUID DECIMAL
 """
 CAST_TYPES = frozenset(_CAST_TYPES_TEXT.split())
-"""What CAST may make, and lists and arrays of these."""
+"""Types that CAST may produce, also as lists and arrays."""
 
 INTERVAL_FUNCTIONS = frozenset(
     {"to_days", "to_hours", "to_milliseconds", "to_minutes", "to_months", "to_seconds", "to_years"}
@@ -127,7 +127,7 @@ Kind = Literal["word", "quoted", "string", "number", "parameter", "symbol", "com
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A piece of a text; ``start`` and ``end`` count characters. ``quoted`` is a name in back-ticks, with them."""
+    """Piece of a text; ``start`` and ``end`` are character offsets. ``quoted`` is a name including its backticks."""
 
     kind: Kind
     text: str
@@ -136,11 +136,11 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Unterminated(InvalidInput):
-    """A string, a comment or a name in back-ticks does not end: more text may be to come."""
+    """Raised for a string, comment or quoted name without an end; more input may follow."""
 
 
-# Possessive: no part gives back what it took, so that matching is linear. The engine knows no other escapes, and takes
-# a string with one for stray characters and code.
+# Possessive quantifiers keep matching linear. The engine accepts no other escapes: it would parse the rest of such a
+# string as code.
 _ESCAPE_PATTERN = r"\\(?:[\\'\"bBfFnNrRtT]|[uU][0-9A-Fa-f]{4})"
 _TOKEN_PATTERN = re.compile(
     rf"""
@@ -159,32 +159,32 @@ _GAP_KINDS = ("space", "comment")
 
 
 def scan(text: str) -> Iterator[Token]:
-    """All tokens in order, with the spaces and comments between them; they tile the text.
+    """Yield all tokens in order, including spaces and comments; together they cover the text.
 
-    Raises InvalidInput where none can be: at an unknown character or escape, or what is opened and not closed.
+    Raises InvalidInput for an unknown character or escape, or an unterminated token.
     """
     position = 0
     while position < len(text):
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:
-            raise _unreadable(text, position)
+            raise _scan_error(text, position)
         yield Token(match.lastgroup, match[0], position, match.end())  # pyright: ignore[reportArgumentType]
         position = match.end()
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens that mean something, without spaces and comments. Raises InvalidInput as `scan` does."""
+    """Return the tokens without spaces and comments. Raises InvalidInput as `scan` does."""
     return [token for token in scan(text) if token.kind not in _GAP_KINDS]
 
 
 def place(text: str, offset: int) -> str:
-    """The place of a character, for people: ``line 2, column 7``."""
+    """Return a readable position, such as ``line 2, column 7``."""
     before = text[:offset]
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
 def invalid(text: str, offset: int, what: str) -> InvalidInput:
-    """The error for a fault at a character of a text."""
+    """Return the error for a fault at a character of a text."""
     return _at(InvalidInput, text, offset, what)
 
 
@@ -193,31 +193,31 @@ def _at(kind: type[InvalidInput], text: str, offset: int, what: str) -> InvalidI
     return kind(message, (FieldError("query", message),))
 
 
-_QUOTED_THINGS = {"'": "this string", '"': "this string", "`": "this name in back-ticks"}
+_TOKEN_NAMES_BY_QUOTE = {"'": "this string", '"': "this string", "`": "this quoted name"}
 _VALID_QUOTED_PREFIXES = {quote: re.compile(rf"{quote}(?:[^{quote}\\]|{_ESCAPE_PATTERN})*+") for quote in "'\""}
 
 
-def _unreadable(text: str, offset: int) -> InvalidInput:
+def _scan_error(text: str, offset: int) -> InvalidInput:
     character = text[offset]
     if text.startswith("/*", offset):
-        return _at(Unterminated, text, offset, "this comment does not end: it begins")
+        return _at(Unterminated, text, offset, "this comment is not terminated; it begins")
     if text.startswith("``", offset):
-        return invalid(text, offset, "a name in back-ticks cannot be empty")
+        return invalid(text, offset, "a quoted name cannot be empty")
     if (
         (sound := _VALID_QUOTED_PREFIXES.get(character))
         and (match := sound.match(text, offset))
         and match.end() < len(text)
     ):
-        return invalid(text, match.end(), "unknown escape in a string; a backslash is written \\\\")
-    if character in _QUOTED_THINGS:
-        return _at(Unterminated, text, offset, f"{_QUOTED_THINGS[character]} does not end: it begins")
+        return invalid(text, match.end(), "unknown escape in a string; write a backslash as \\\\")
+    if character in _TOKEN_NAMES_BY_QUOTE:
+        return _at(Unterminated, text, offset, f"{_TOKEN_NAMES_BY_QUOTE[character]} is not terminated; it begins")
     if character == "$":
-        return invalid(text, offset, "a parameter needs a name right after $,")
+        return invalid(text, offset, "a parameter needs a name directly after $,")
     return invalid(text, offset, f"unexpected character {character!a}")
 
 
 MAX_NESTING = 32
-"""Brackets within brackets: the engine's parser crashes at 300 with a stack of 2 MiB, and is slow before."""
+"""Maximum depth of brackets; the engine's parser crashes at 300 with a 2 MiB stack, and slows down earlier."""
 
 _NAME_TOKEN_KINDS = frozenset({"word", "quoted"})
 _BRACKET_PAIRS = {"(": ")", "[": "]", "{": "}"}
@@ -225,10 +225,13 @@ _STATEMENT_WORDS = FORBIDDEN_WORDS | WRITE_CLAUSES | FIRST_READING_WORDS
 
 
 class Outline:
-    """Tokens by index. ``opener[i]`` is the innermost bracket around one, -1 for none; ``partner`` joins brackets."""
+    """Indexed tokens with bracket structure.
+
+    ``opener[i]`` is the innermost bracket around token i, or -1. ``partner`` maps brackets to their counterparts.
+    """
 
     def __init__(self, text: str, tokens: list[Token]) -> None:
-        """Match the brackets. Raises InvalidInput for a bracket without its partner, and for deep nesting."""
+        """Match the brackets. Raises InvalidInput for unbalanced brackets or deep nesting."""
         self.text = text
         self.tokens = tokens
         self.opener: list[int] = []
@@ -240,72 +243,72 @@ class Outline:
         self.words = [
             "" if word in KEYWORDS and self._is_name(index, word) else word for index, word in enumerate(self._words)
         ]
-        """Words in upper case; empty for all other tokens, and for keywords that are only names here."""
+        """Words in upper case; empty for other tokens, and for keywords used as names."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def symbol(self, index: int) -> str:
-        """The symbol at an index, empty when there is none."""
+        """Return the symbol at an index; empty if it is none."""
         return self._symbols[index] if 0 <= index < len(self._symbols) else ""
 
     def word(self, index: int) -> str:
-        """The word at an index in upper case, empty when there is none or it is only a name."""
+        """Return the word at an index in upper case; empty if it is none or only a name."""
         return self.words[index] if 0 <= index < len(self.words) else ""
 
     def bracket(self, index: int) -> str:
-        """The innermost bracket around a token, empty for none."""
+        """Return the innermost bracket around a token; empty if none."""
         return self.symbol(self.opener[index])
 
     def calls(self, index: int) -> str:
-        """The name, in lower case, that the parenthesis at an index calls; empty when it calls nothing."""
+        """Return the lower-case name that the parenthesis at an index calls; empty if it is no call."""
         return self.name(index - 1) if self.symbol(index) == "(" else ""
 
     def name(self, index: int) -> str:
-        """The word or quoted name at an index, in lower case, as the engine takes names; empty when there is none."""
+        """Return the lower-case word or quoted name at an index, without backticks; empty if it is none."""
         return self._names[index] if 0 <= index < len(self._names) else ""
 
     def is_variable(self, index: int) -> bool:
-        """Whether a name stands there that neither is a keyword nor called."""
+        """Return whether a token is a name that is neither a keyword nor called."""
         return self.name(index) != "" and self.words[index] not in KEYWORDS and not self.calls(index + 1)
 
     def is_clause(self, index: int) -> bool:
-        """Whether a word is none of STARTS WITH and ENDS WITH, which begin no clause."""
+        """Return whether a word is not part of STARTS WITH or ENDS WITH."""
         return self.word(index) != "WITH" or self.word(index - 1) not in {"STARTS", "ENDS"}
 
     def is_lambda(self, index: int) -> bool:
-        """Whether the token is the arrow's dash of ``x -> …``, and not of a pattern."""
+        """Return whether a token is the dash in the arrow of ``x -> …``, not in a pattern."""
         return self.symbol(index) == "-" and self.symbol(index + 1) == ">" and self.symbol(index - 1) not in {"-", "]"}
 
     def is_subscript(self, index: int) -> bool:
-        """Whether a bracket comes right after an expression: an element or a slice of it."""
+        """Return whether a bracket directly follows an expression: a subscript or slice."""
         if self.symbol(index) != "[" or index == 0:
             return False
         before = self.tokens[index - 1]
         return before.kind in {"word", "quoted", "parameter", "string"} or before.text in {")", "]", "}"}
 
     def is_relation(self, index: int) -> bool:
-        """Whether a relation of a pattern begins there: ``[`` after a dash, or the first of two dashes."""
+        """Return whether a relation of a pattern begins here: ``[`` after a dash, or the first of two dashes."""
         symbol = self.symbol(index)
         return (symbol == "[" and self.symbol(index - 1) == "-") or (symbol == "-" and self.symbol(index + 1) == "-")
 
     def has_own(self, bracket: int, symbol: str) -> bool:
-        """Whether a symbol stands directly within a pair of brackets."""
+        """Return whether a symbol occurs directly within a pair of brackets."""
         within = range(bracket + 1, self.partner[bracket])
         return any(self.symbol(at) == symbol and self.opener[at] == bracket for at in within)
 
     def items(self, start: int, end: int) -> list[range]:
-        """What stands between commas, from a token to before another; within brackets only between those of theirs."""
+        """Return the comma-separated parts of a token range, split only at its own bracket level."""
         opener = self.opener[start] if start < len(self) else -1
         commas = [at for at in range(start, end) if self.symbol(at) == "," and self.opener[at] == opener]
         return [range(*each) for each in zip([start, *(at + 1 for at in commas)], [*commas, end], strict=True)]
 
     def at(self, index: int, what: str) -> InvalidInput:
-        """The error for a fault at a token."""
+        """Return the error for a fault at a token."""
         return invalid(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
 
     def not_allowed(self, index: int, what: str) -> Forbidden:
-        """The refusal of a token, with its place."""
+        """Return the error for a forbidden token, with its position."""
         return Forbidden(self.at(index, what).message)
 
     def _match(self) -> None:
@@ -313,16 +316,16 @@ class Outline:
         for index, bracket in enumerate(self._symbols):
             if bracket and bracket in ")]}":
                 if not open_brackets or _BRACKET_PAIRS[self.tokens[open_brackets[-1]].text] != bracket:
-                    raise self.at(index, f"{bracket} closes nothing")
+                    raise self.at(index, f"{bracket} has no opening bracket")
                 self.partner[open_brackets[-1]] = index
                 self.partner[index] = open_brackets.pop()
             self.opener.append(open_brackets[-1] if open_brackets else -1)
             if bracket in _BRACKET_PAIRS:
                 open_brackets.append(index)
                 if len(open_brackets) > MAX_NESTING:
-                    raise self.at(index, f"brackets may be nested {MAX_NESTING} deep; this is deeper")
+                    raise self.at(index, f"brackets may be nested at most {MAX_NESTING} deep; exceeded")
         if open_brackets:
-            raise self.at(open_brackets[-1], f"{self.tokens[open_brackets[-1]].text} is not closed: it opens")
+            raise self.at(open_brackets[-1], f"{self.tokens[open_brackets[-1]].text} is not closed; it opens")
 
     def _is_name(self, index: int, word: str) -> bool:
         before, after = self.symbol(index - 1), self.symbol(index + 1)
@@ -330,11 +333,11 @@ class Outline:
             return True
         if word not in _STATEMENT_WORDS:
             return after == ":" and self.symbol(self.opener[index]) == "{"
-        # No clause can begin after these, nor within parentheses and square brackets.
+        # No clause can begin after these symbols, or within parentheses and square brackets.
         return before in {":", ","} or after in {":", "."} or self.symbol(self.opener[index]) in {"(", "["}
 
     def _is_alias(self, index: int) -> bool:
-        """Whether the word follows an AS that can be nothing but that: a variable may be called "as" too."""
+        """Return whether the word follows an AS that cannot itself be a variable named "as"."""
         if self._words[max(index - 1, 0)] != "AS" or index == 1:
             return False
         before = self.tokens[index - 2]

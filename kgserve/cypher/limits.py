@@ -1,8 +1,7 @@
-"""What the engine cannot take: statements that are too large, nulls without a type, and what it answers wrongly.
+"""Limits on statements: size, untyped nulls, allowed calls, and constructs that the engine evaluates incorrectly.
 
-And what a statement calls: an allow-list of functions, and bounds for those that make large values out of small ones.
-The engine recurses over brackets, operators, CASE and functions given to functions, joins in exponential time, and
-looks at no clock while it does. docs/adr/0022 has the measurements.
+The engine recurses over brackets, operators, CASE and lambdas, plans joins in exponential time, and ignores timeouts
+meanwhile. Functions that multiply values are bounded. docs/adr/0022 has the measurements.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from kgserve.cypher.regexes import find_fault
 from kgserve.cypher.strings import decode_string
 
 MAX_RANGE_VALUES = 10_000
-"""Values that all ranges of a statement make together, and the factor by which texts are repeated or padded."""
+"""Maximum values of all ranges of a statement, and maximum factor by which texts are repeated or padded."""
 MAX_ARRAY_VALUES = 2_048
 MAX_ARRAY_DIMENSIONS = 4
 MAX_REPLACEMENT_CHARS = 256
@@ -43,19 +42,19 @@ _CAST_TYPE_PATTERN = re.compile(r"([A-Z0-9]++)(?:\([0-9]{1,2}, ?[0-9]{1,2}\))?(?
 
 
 class CallChecker:
-    """Checks every call of a statement, with the values of its parameters."""
+    """Checker for all calls of a statement, given its parameter values."""
 
     def __init__(self, outline: Outline, parameters: Mapping[str, Any]) -> None:
         self._outline = outline
         self._parameters = parameters
-        self._shapes = _Shapes(outline, parameters)
+        self._operand_types = _OperandTypes(outline, parameters)
         self.range_values = 0
-        # Whether any check went by the value of a parameter.
+        # True once a check depended on a parameter's value.
         self.met_values = False
-        self._factor = 1
+        self._text_growth = 1
 
     def check(self) -> None:
-        """Raises InvalidInput or Forbidden for a call that may not be made."""
+        """Raise InvalidInput or Forbidden for a call that is not allowed."""
         for index in range(len(self._outline)):
             if self._outline.word(index) == "CALL":
                 self._check_procedure(index)
@@ -71,13 +70,11 @@ class CallChecker:
     def _check_procedure(self, index: int) -> None:
         name = self._outline.calls(index + 2)
         if name not in ALLOWED_PROCEDURES:
-            message = (
-                f"CALL may be followed by one of {', '.join(sorted(ALLOWED_PROCEDURES))}; something else is called"
-            )
+            message = f"CALL must be followed by one of {', '.join(sorted(ALLOWED_PROCEDURES))}; found"
             raise self._outline.not_allowed(index, message)
 
     def _check_rows(self, index: int) -> None:
-        """A large SKIP before a LIMIT crashes the engine: the sum overflows."""
+        """Check SKIP and LIMIT; a large SKIP before a LIMIT overflows and crashes the engine."""
         outline, start = self._outline, index + 1
         if start >= len(outline) or outline.word(start) in KEYWORDS - {"CASE", "NOT", "NULL", "CAST", "COUNT"}:
             return
@@ -85,7 +82,7 @@ class CallChecker:
         ends = start + 1 >= len(outline) or outline.word(start + 1) in KEYWORDS or outline.symbol(start + 1) == "}"
         if not ends or type(value) is not int or not 0 <= value <= MAX_LIMIT_ROWS:
             raise outline.at(
-                index, f"a literal or a parameter up to {MAX_LIMIT_ROWS} has to follow {outline.word(index)}"
+                index, f"{outline.word(index)} needs a literal or a parameter of at most {MAX_LIMIT_ROWS}; found"
             )
 
     def _check_call(self, index: int) -> None:
@@ -94,14 +91,14 @@ class CallChecker:
         if not name or outline.word(index - 1) in BEFORE_PARENTHESIS or outline.word(index - 2) == "CALL":
             return
         if outline.word(index - 1) in QUANTIFIERS:
-            # It crashes as soon as the lists of all rows of a batch have more than 2,048 elements.
+            # The engine crashes once the lists of a batch have more than 2,048 elements in total.
             instead = "size(list_filter(list, x -> condition)) with > 0, = 0, = 1 or = size(list)"
-            raise outline.at(index - 1, f"the engine crashes on {name}(… IN …); write {instead}. It stands")
+            raise outline.at(index - 1, f"{name}(… IN …) is not supported by the engine; write {instead}. Found")
         if name == "decimal" and outline.calls(outline.opener[index]) == "cast":
             return
         if name not in ALLOWED_FUNCTIONS:
-            hint = "; it is written EXISTS { MATCH … }" if name == "exists" else ""
-            raise outline.at(index - 1, f"there is no function {name} here{hint}")
+            hint = "; write EXISTS { MATCH … }" if name == "exists" else ""
+            raise outline.at(index - 1, f"unknown function {name}{hint}")
         self._check_arguments(name, index)
 
     def _check_arguments(self, name: str, index: int) -> None:
@@ -113,95 +110,100 @@ class CallChecker:
         elif name in INTERVAL_FUNCTIONS | {"substring", "substr"}:
             self._check_numbers(name, index, arguments)
         elif name in {"repeat", "lpad", "rpad"}:
-            self._multiply(index, self._whole(index, name, arguments, 1))
+            self._multiply(index, self._integer_argument(index, name, arguments, 1))
         elif name == "split_part":
-            if not all(map(self._shapes.is_only_text, arguments[:2])):
-                raise self._outline.at(index, "write string(…) around what split_part is to look at; it stands")
+            if not all(map(self._operand_types.is_only_text, arguments[:2])):
+                raise self._outline.at(index, "wrap the argument of split_part in string(…); found")
         elif name == "range":
             self._check_range(index, arguments)
         elif name == "cast":
             self._check_cast(index, arguments)
         elif name in {"label", "labels"} and not (len(arguments) == 1 and self._is_matched(arguments[0])):
-            raise self._outline.at(index, f"{name} needs a variable of a pattern; it is given something else")
+            raise self._outline.at(index, f"{name} needs a variable of a pattern; found")
 
     def _is_matched(self, span: range) -> bool:
-        return len(span) == 1 and self._shapes.is_matched(span[0])
+        return len(span) == 1 and self._operand_types.is_matched(span[0])
 
     def _check_literals(self, name: str, index: int, arguments: list[range]) -> None:
         if any(not isinstance(self._constant(span), str) for span in arguments):
-            raise self._outline.at(index, f"{name} needs literals here; it is given something else")
+            raise self._outline.at(index, f"{name} needs literals; found")
 
     def _check_numbers(self, name: str, index: int, arguments: list[range]) -> None:
-        """A negative length and the smallest interval crash the engine."""
+        """Check lengths and intervals; negative lengths and the smallest interval crash the engine."""
         if name in INTERVAL_FUNCTIONS:
-            value = abs(self._whole(index, name, arguments, 0))
+            value = abs(self._integer_argument(index, name, arguments, 0))
         else:
-            value = self._whole(index, name, arguments, 2) if len(arguments) > 2 else 0  # noqa: PLR2004 - the length
+            value = self._integer_argument(index, name, arguments, 2) if len(arguments) > 2 else 0  # noqa: PLR2004 - the length
         if not 0 <= value <= MAX_INTERVAL_UNITS:
-            raise self._outline.at(index, f"{name} takes a number up to {MAX_INTERVAL_UNITS}, not this one,")
+            raise self._outline.at(index, f"{name} takes a number from 0 to {MAX_INTERVAL_UNITS}; found")
 
     def _check_expression(self, name: str, index: int, arguments: list[range]) -> None:
-        if arguments and not self._shapes.is_only_text(arguments[0]):
-            raise self._outline.at(index, f"write string(…) around what {name} is to look at; it stands")
+        if arguments and not self._operand_types.is_only_text(arguments[0]):
+            raise self._outline.at(index, f"wrap the argument of {name} in string(…); found")
         if len(arguments) > 1:
             self._check_pattern(index, arguments[1])
         if name == "regexp_replace":
             self._check_replacement(index, arguments)
         elif name.startswith("regexp_extract") and arguments[2:] and not self._is_digit(name, index, arguments):
-            raise self._outline.at(index, "the group of an expression is from 0 to 9; another is asked for")
+            raise self._outline.at(index, "the group of a regular expression must be from 0 to 9; found")
 
     def _is_digit(self, name: str, index: int, arguments: list[range]) -> bool:
-        return self._whole(index, name, arguments, 2) in range(10)
+        return self._integer_argument(index, name, arguments, 2) in range(10)
 
     def _check_range(self, index: int, arguments: list[range]) -> None:
-        first, last = self._whole(index, "range", arguments, 0), self._whole(index, "range", arguments, 1)
-        step = self._whole(index, "range", arguments, 2) if len(arguments) > 2 else 1  # noqa: PLR2004 - it has one
+        first, last = (
+            self._integer_argument(index, "range", arguments, 0),
+            self._integer_argument(index, "range", arguments, 1),
+        )
+        step = self._integer_argument(index, "range", arguments, 2) if len(arguments) > 2 else 1  # noqa: PLR2004 - it has one
         if step == 0:
             raise self._outline.at(index, "range needs a step other than 0")
-        # Taken for as many in the wrong direction too: the engine asks for the memory of 2^64 less their number.
+        # Counted alike in the wrong direction: there the engine requests memory for 2^64 minus that many values.
         self.range_values += abs(last - first) // abs(step) + 1
         if self.range_values > MAX_RANGE_VALUES:
-            raise self._outline.at(index, f"ranges may have {MAX_RANGE_VALUES} values together; this one makes it more")
+            raise self._outline.at(index, f"all ranges together may have at most {MAX_RANGE_VALUES} values; exceeded")
 
     def _multiply(self, index: int, factor: int) -> None:
-        self._factor *= max(factor, 1)
-        if factor < 0 or self._factor > MAX_RANGE_VALUES:
-            what = f"texts may be repeated or padded {MAX_RANGE_VALUES} times in all, not more or below 0,"
+        self._text_growth *= max(factor, 1)
+        if factor < 0 or self._text_growth > MAX_RANGE_VALUES:
+            what = f"texts may be repeated or padded 0 to {MAX_RANGE_VALUES} times in total; found"
             raise self._outline.at(index, what)
 
     def _check_operator(self, index: int, symbol: str) -> None:
-        """`=~` and slices take any value for a text or a list, and a factorial never ends."""
+        """Check `=~` and slices, which misread operands of other types, and factorials, which never end."""
         outline, before = self._outline, index - 1
         if symbol == "!":
-            raise outline.at(index, "factorials cannot be asked for")
+            raise outline.at(index, "factorials are not supported; found")
         if symbol == "=~":
             self._check_pattern(index, range(index + 1, index + 2))
-            if not self._shapes.is_text(before):
-                raise outline.at(index, "write string(…) around what =~ is to match; it stands")
-        elif self._is_slice(index) and not (self._shapes.is_text(before) or self._shapes.is_list(before)):
-            what = "only what is certainly a list or a text can be sliced, such as string(…) or a list from collect(…)"
-            raise outline.at(index, f"{what}; something else is")
+            if not self._operand_types.is_text(before):
+                raise outline.at(index, "wrap the left side of =~ in string(…); found")
+        elif self._is_slice(index) and not (self._operand_types.is_text(before) or self._operand_types.is_list(before)):
+            what = "only a value known to be a list or a text can be sliced, such as string(…) or collect(…)"
+            raise outline.at(index, f"{what}; found")
 
     def _is_slice(self, index: int) -> bool:
-        """Whether a bracket opens ``[1:2]`` after an expression, and not a list or a relation of a pattern."""
+        """Return whether a bracket opens a slice like ``[1:2]``, not a list or a relation."""
         outline = self._outline
         return outline.is_subscript(index) and outline.word(index - 1) not in KEYWORDS and outline.has_own(index, ":")
 
     def _check_pattern(self, index: int, span: range) -> None:
-        """Other types for an expression crash it."""
+        """Check a regular expression; values of other types crash the engine."""
         expression = self._constant(span)
         if not isinstance(expression, str):
-            raise self._outline.at(index, "a regular expression has to be a literal or a parameter; this one is not")
+            raise self._outline.at(index, "a regular expression must be a literal or a parameter; found")
         token = self._outline.tokens[span.start]
         if token.kind == "string":
             expression = decode_string(self._outline.text, token)
         if fault := find_fault(expression):
-            raise self._outline.at(span.start, f"this regular expression is not one of RE2's: {fault}. It stands")
+            raise self._outline.at(span.start, f"this regular expression is invalid in RE2: {fault}. Found")
 
     def _check_replacement(self, index: int, arguments: list[range]) -> None:
         value = self._constant(arguments[2]) if len(arguments) > 2 else ""  # noqa: PLR2004 - text, pattern, replacement
         if not isinstance(value, str) or len(value) > MAX_REPLACEMENT_CHARS:
-            what = f"regexp_replace puts in a literal or a parameter of at most {MAX_REPLACEMENT_CHARS} characters"
+            what = (
+                f"the replacement must be a literal or a parameter of at most {MAX_REPLACEMENT_CHARS} characters; found"
+            )
             raise self._outline.at(index, what)
 
     def _check_cast(self, index: int, arguments: list[range]) -> None:
@@ -218,7 +220,7 @@ class CallChecker:
             raise outline.at(index, "CAST needs AS and a type")
         name = outline.tokens[start].text.upper() if start < len(outline) else ""
         if name not in CAST_TYPES:
-            raise outline.at(start, f"CAST cannot make {name or 'nothing'} here")
+            raise outline.at(start, f"CAST does not support {name or 'an empty type'}; found")
         self._check_array(start + 1, arguments[-1].stop)
 
     def _check_array(self, start: int, end: int) -> None:
@@ -229,7 +231,7 @@ class CallChecker:
             if token.kind == "number" and outline.bracket(index) == "[":
                 size *= int(token.text) if token.text.isdecimal() else MAX_ARRAY_VALUES + 1
             if size > MAX_ARRAY_VALUES or dimensions > MAX_ARRAY_DIMENSIONS:
-                what = f"arrays may have {MAX_ARRAY_VALUES} values and {MAX_ARRAY_DIMENSIONS} dimensions; this has more"
+                what = f"arrays may have {MAX_ARRAY_VALUES} values and {MAX_ARRAY_DIMENSIONS} dimensions; exceeded"
                 raise outline.at(index, what)
 
     def _check_lambda(self, index: int) -> None:
@@ -238,23 +240,23 @@ class CallChecker:
         name = outline.calls(opener) if opener >= 0 else ""
         arguments = self._arguments(opener) if name in LAMBDA_FUNCTIONS else []
         if len(arguments) < 2 or index not in arguments[1][1:]:  # noqa: PLR2004 - the second one
-            raise outline.at(index, "only list_transform and list_filter take a function, as their second argument;")
+            raise outline.at(index, "only list_transform and list_filter accept a lambda, as their second argument;")
         start = arguments[1].start
         variables = {outline.tokens[at].text for at in range(start, index) if outline.name(at)}
         if index - start != 1 and not (outline.symbol(start) == "(" and outline.partner[start] == index - 1):
-            raise outline.at(start, "a function is written x -> … or (x, y) -> …; this is not")
+            raise outline.at(start, "a lambda must be written x -> … or (x, y) -> …; found")
         self._check_body(name, variables, range(index + 2, arguments[1].stop))
 
     def _check_body(self, name: str, variables: set[str], body: range) -> None:
         outline = self._outline
         for index in body:
             if outline.calls(index) in BUILDER_FUNCTIONS:
-                raise outline.at(index, f"{outline.calls(index)} cannot be used on each element of a list")
+                raise outline.at(index, f"{outline.calls(index)} cannot be used inside a lambda; found")
             if name == "list_filter" or not self._is_variable(index):
                 continue
             text = outline.tokens[index].text
             if text not in variables and not self._is_bound(index):
-                raise outline.at(index, f"{name} cannot put {text} from outside into each element of a list")
+                raise outline.at(index, f"the lambda of {name} cannot use the outer variable {text}; found")
 
     def _is_variable(self, index: int) -> bool:
         outline = self._outline
@@ -262,7 +264,7 @@ class CallChecker:
         return is_alone and outline.is_variable(index)
 
     def _is_bound(self, index: int) -> bool:
-        """Whether a lambda around this token has the variable."""
+        """Return whether an enclosing lambda binds the variable at this token."""
         outline, text = self._outline, self._outline.tokens[index].text
         opener = outline.opener[index]
         while opener >= 0:
@@ -275,12 +277,12 @@ class CallChecker:
         return False
 
     def _arguments(self, index: int) -> list[range]:
-        """The tokens of each argument of the call that opens at an index."""
+        """Return the token range of each argument of the call that opens at an index."""
         end = self._outline.partner[index]
         return self._outline.items(index + 1, end) if end > index + 1 else []
 
     def _constant(self, span: range) -> Any:
-        """The value of a literal or a parameter; None for anything else."""
+        """Return the value of a literal or a parameter; None for anything else."""
         found = self._outline.tokens[span.start : span.stop]
         if len(found) == 2 and found[0].text == "-" and found[1].text.isdecimal():  # noqa: PLR2004 - sign and number
             return -int(found[1].text[:20])
@@ -294,11 +296,11 @@ class CallChecker:
             return token.text[1:-1]
         return int(token.text[:20]) if token.kind == "number" and token.text.isdecimal() else None
 
-    def _whole(self, index: int, name: str, arguments: list[range], number: int) -> int:
+    def _integer_argument(self, index: int, name: str, arguments: list[range], number: int) -> int:
         value = self._constant(arguments[number]) if number < len(arguments) else None
         if not isinstance(value, int) or isinstance(value, bool):
-            what = f"{name} needs whole numbers or parameters in place of expressions"
-            raise self._outline.at(index, f"{what}, and is given something else")
+            what = f"{name} needs integer literals or parameters"
+            raise self._outline.at(index, f"{what}; found")
         return value
 
 
@@ -315,11 +317,11 @@ LIST_RESULT_FUNCTIONS = frozenset(_LIST_RESULT_FUNCTIONS.split())
 _TEXT_PROPERTIES = frozenset({"id", "type", "content", "attributes", "relation_type"})
 
 
-class _Shapes:
-    """What the operand that ends with a given token certainly is, as far as tokens tell.
+class _OperandTypes:
+    """Syntactic type information about the operand that ends at a given token.
 
-    A few operators of the engine read whatever they are given as if it were a text or a list: `=~` on a timestamp, a
-    slice of a large integer, `label` of a map. They are let through where the operand can be nothing else.
+    Some operators of the engine treat any operand as a text or list: `=~` on a timestamp, a slice of a large integer,
+    `label` of a map. They are allowed only for operands of a known type.
     """
 
     def __init__(self, outline: Outline, parameters: Mapping[str, Any]) -> None:
@@ -336,12 +338,12 @@ class _Shapes:
                 self._elements.update(outline.name(at) for at in range(start, index))
 
     def is_matched(self, index: int) -> bool:
-        """Whether a variable that a pattern binds stands here, and nothing else has its name."""
+        """Return whether a token is a variable bound by a pattern and by nothing else."""
         name = self._outline.name(index)
         return bool(name) and name not in self._aliases and name not in self._elements
 
     def is_text(self, end: int) -> bool:
-        """Whether a text ends here: a literal, a property that holds one, or a call that makes one."""
+        """Return whether a text ends here: a literal, a text property, or a call that returns a text."""
         token = self._outline.tokens[end]
         if token.kind == "string":
             return True
@@ -353,7 +355,7 @@ class _Shapes:
         return is_property and self._outline.name(end) in _TEXT_PROPERTIES and self.is_matched(end - 2)
 
     def is_only_text(self, span: range) -> bool:
-        """Whether all these tokens are one text."""
+        """Return whether all these tokens form one text."""
         end = span.stop - 1
         first = self._outline.partner.get(end, end + 1) - 1 if self._outline.symbol(end) == ")" else end
         if self._outline.symbol(end - 1) == ".":
@@ -361,7 +363,7 @@ class _Shapes:
         return first == span.start and self.is_text(end)
 
     def is_list(self, end: int) -> bool:
-        """Whether a list ends here: a literal, a part of one, a call that makes one, or a variable for only that."""
+        """Return whether a list ends here: a literal, a slice, a call that returns a list, or a list variable."""
         outline, token = self._outline, self._outline.tokens[end]
         if token.kind == "parameter":
             return isinstance(self._parameters.get(token.text[1:]), list)
@@ -398,13 +400,13 @@ _BUILDER_PREFIXES = ("list_", "struct_", "map", "concat", "coalesce")
 _COMPARISON_SYMBOLS = frozenset({"=", "<>", "<", ">", "<=", ">="})
 _WORDS_AFTER_NULL = KEYWORDS - {"IN", "STARTS", "ENDS", "CONTAINS", "IS"}
 _WORDS_BEFORE_NULL = frozenset({"WHERE", "AND", "OR", "XOR", "NOT", "WHEN", "RETURN", "WITH", "CASE"})
-# Known before a row is looked at, where a pattern names one label.
+# Constant for a pattern with a single label.
 _CONSTANT_LABEL_FUNCTIONS = frozenset({"label", "labels"})
 _OPERATOR_SYMBOLS = frozenset({"+", "-", "*", "/", "%", "^", "|", "&", "<<", ">>", ".", "=", "<", ">", "!", "=~"})
 
 
 def check(outline: Outline) -> None:
-    """Raises InvalidInput for a statement that is over a limit."""
+    """Raise InvalidInput for a statement that exceeds a limit."""
     _check_count(outline, _operators(outline), MAX_OPERATORS, "operators")
     _check_count(outline, _words(outline, CLAUSES), MAX_CLAUSES, "clauses")
     _check_count(outline, _words(outline, frozenset({"UNION"})), MAX_UNIONS, "UNIONs")
@@ -421,9 +423,9 @@ def check(outline: Outline) -> None:
 
 
 def growth(outline: Outline) -> int:
-    """How many times a value can come to hold itself, by the end: ``WITH [a, a] AS b`` doubles it.
+    """Return the largest factor by which a value can be duplicated: ``WITH [a, a] AS b`` doubles it.
 
-    Raises InvalidInput above 64: the engine takes the memory of lists without asking anybody.
+    Raises InvalidInput above 64, because the engine does not limit the memory of lists.
     """
     total = 1
     mentions: Counter[str] = Counter()
@@ -434,14 +436,14 @@ def growth(outline: Outline) -> int:
         elif _is_copied(outline, index):
             mentions[outline.name(index)] += 1
         if total * max(mentions.values(), default=1) > MAX_VALUE_GROWTH:
-            raise outline.at(index, f"values are put together from themselves more than {MAX_VALUE_GROWTH} times")
+            raise outline.at(index, f"values are duplicated more than {MAX_VALUE_GROWTH} times; found")
     return total * max(mentions.values(), default=1)
 
 
 def _check_count(outline: Outline, found: Iterator[int], most: int, what: str) -> None:
     for count, index in enumerate(found):
         if count >= most:
-            raise outline.at(index, f"a statement may have {most} {what}; one too many stands")
+            raise outline.at(index, f"a statement may have at most {most} {what}; the first one too many is")
 
 
 def _operators(outline: Outline) -> Iterator[int]:
@@ -466,7 +468,7 @@ def _patterns(outline: Outline) -> Iterator[int]:
 
 
 def _check_relations(outline: Outline) -> None:
-    """Patterns that are matched are joined together until the next WITH or UNION; those of CREATE are not."""
+    """Check the number of relations joined before the next WITH or UNION; those of CREATE do not count."""
     count = 0
     for index in range(len(outline)):
         if outline.word(index) in {"WITH", "UNION"} and outline.is_clause(index):
@@ -475,7 +477,7 @@ def _check_relations(outline: Outline) -> None:
             count += 1
             if count > MAX_JOINED_RELATIONS:
                 raise outline.at(
-                    index, f"{MAX_JOINED_RELATIONS} relations may be joined at once; put a WITH before the one"
+                    index, f"at most {MAX_JOINED_RELATIONS} relations may be joined at once; put a WITH before the one"
                 )
 
 
@@ -484,11 +486,11 @@ def _check_cases(outline: Outline) -> None:
     for index, word in enumerate(outline.words):
         depth = depth + 1 if word == "CASE" else max(0, depth - (word == "END"))
         if depth > MAX_CASE_DEPTH:
-            raise outline.at(index, f"CASE may be nested {MAX_CASE_DEPTH} deep; this is deeper:")
+            raise outline.at(index, f"CASE may be nested at most {MAX_CASE_DEPTH} deep; exceeded")
 
 
 def _check_functions(outline: Outline) -> None:
-    """Each nested lambda costs the parser a factor."""
+    """Check the nesting of lambdas; each level multiplies the parser's time."""
     depths: dict[int, int] = {-1: 0}
     for index in range(len(outline)):
         if outline.symbol(index) not in {"(", "[", "{"}:
@@ -496,13 +498,11 @@ def _check_functions(outline: Outline) -> None:
         nests = outline.calls(index) in LAMBDA_FUNCTIONS
         depths[index] = depths[outline.opener[index]] + nests
         if depths[index] > MAX_LAMBDA_DEPTH:
-            raise outline.at(
-                index, f"functions of list elements may be nested {MAX_LAMBDA_DEPTH} deep; this is deeper:"
-            )
+            raise outline.at(index, f"lambdas may be nested at most {MAX_LAMBDA_DEPTH} deep; exceeded")
 
 
 def _is_copied(outline: Outline, index: int) -> bool:
-    """Whether a variable as a whole becomes a part of a list, a map, a text or a call's result here."""
+    """Return whether a variable as a whole becomes part of a list, a map, a text or a call's result here."""
     if not outline.is_variable(index):
         return False
     before, after = outline.symbol(index - 1), outline.symbol(index + 1)
@@ -516,11 +516,13 @@ def _is_copied(outline: Outline, index: int) -> bool:
 
 
 def check_nulls(outline: Outline, parameters: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for a null, written or the value of a parameter, that has no type: it crashes the engine."""
+    """Raise InvalidInput for a literal or parameter null without a type, which crashes the engine."""
     for index in range(len(outline)):
         if _is_null(outline, index, parameters) and not _is_safe(outline, index):
             name = outline.tokens[index].text
-            raise outline.at(index, f"{name} has no type: write CAST(NULL AS STRING), or compare with it; it stands")
+            raise outline.at(
+                index, f"{name} is null without a type; write CAST(NULL AS STRING), or use it in a comparison; found"
+            )
     _check_branches(outline, parameters)
 
 
@@ -548,7 +550,7 @@ def _is_safe(outline: Outline, index: int) -> bool:
 
 
 def _is_column(outline: Outline, index: int) -> bool:
-    """Whether a null is all there is to a column of WITH or RETURN: the analysis gives it a type."""
+    """Return whether a null is a whole column of WITH or RETURN, which the analysis gives a type."""
     if outline.opener[index] != -1 or outline.tokens[index].kind == "parameter":
         return False
     begins = outline.word(index - 1) in {"RETURN", "WITH", "DISTINCT"} or outline.symbol(index - 1) == ","
@@ -558,13 +560,13 @@ def _is_column(outline: Outline, index: int) -> bool:
 
 
 def _ends(outline: Outline, index: int) -> bool:
-    """Whether an expression ends before this token."""
+    """Return whether an expression ends before this token."""
     ends = outline.symbol(index) in {")", ",", "]", "}", "|"} or outline.word(index) in _WORDS_AFTER_NULL
     return ends or index >= len(outline)
 
 
 def _check_branches(outline: Outline, parameters: Mapping[str, Any]) -> None:
-    """A CASE whose every branch is null has no type either."""
+    """Reject a CASE whose branches are all null, because it has no type."""
     typed: list[bool] = []
     for index, word in enumerate(outline.words):
         if word == "CASE":
@@ -572,11 +574,11 @@ def _check_branches(outline: Outline, parameters: Mapping[str, Any]) -> None:
         elif word in {"THEN", "ELSE"} and typed:
             typed[-1] = typed[-1] or not (index + 1 < len(outline) and _is_null(outline, index + 1, parameters))
         elif word == "END" and typed and not typed.pop():
-            raise outline.at(index, "a CASE of nulls alone has no type: it ends")
+            raise outline.at(index, "a CASE with only nulls has no type; it ends")
 
 
 def check_answers(outline: Outline) -> None:
-    """Raises InvalidInput for what would be answered wrongly without a word, with the form that is answered rightly."""
+    """Raise InvalidInput for constructs that the engine silently evaluates incorrectly, with an alternative."""
     for index, word in enumerate(outline.words):
         if word == "WHERE" and clause_of(outline, index) == "MATCH":
             _check_conditions(outline, index + 1, _end(outline, index))
@@ -587,14 +589,14 @@ def check_answers(outline: Outline) -> None:
 
 
 def clause_of(outline: Outline, where: int) -> str:
-    """The word that begins the clause around a token, empty when there is none."""
+    """Return the word that begins the clause around a token; empty if outside a clause."""
     opener = outline.opener[where]
     before = (at for at in range(where - 1, opener, -1) if outline.opener[at] == opener and outline.is_clause(at))
     return next((outline.word(at) for at in before if outline.word(at) in CLAUSES), "")
 
 
 def _end(outline: Outline, start: int) -> int:
-    """The token before which a clause ends."""
+    """Return the token index before which a clause ends."""
     opener = outline.opener[start]
     limit = outline.partner[opener] if opener >= 0 else len(outline)
     own = (at for at in range(start + 1, limit) if outline.opener[at] == opener and outline.is_clause(at))
@@ -602,8 +604,8 @@ def _end(outline: Outline, start: int) -> int:
 
 
 def _check_conditions(outline: Outline, start: int, end: int) -> None:
-    """The engine takes for true what is made of parameters alone, in a WHERE of MATCH."""
-    for span in _joined(outline, start, end):
+    """Reject conditions on parameters alone in the WHERE of MATCH, which the engine treats as true."""
+    for span in _and_operands(outline, start, end):
         start, last = span.start, span.stop - 1
         if outline.symbol(start) == "(" and outline.partner[start] == last:
             _check_conditions(outline, start + 1, last)
@@ -612,13 +614,13 @@ def _check_conditions(outline: Outline, start: int, end: int) -> None:
         ):
             raise outline.at(
                 start,
-                "the engine leaves out a condition that depends on parameters alone; put it behind a WITH, as in"
-                " MATCH (n) WITH n WHERE $wanted. It stands",
+                "the engine ignores a condition that depends only on parameters; put it after a WITH, as in"
+                " MATCH (n) WITH n WHERE $wanted. Found",
             )
 
 
-def _joined(outline: Outline, start: int, end: int) -> Iterator[range]:
-    """What stands between ANDs."""
+def _and_operands(outline: Outline, start: int, end: int) -> Iterator[range]:
+    """Yield the token ranges between ANDs."""
     opener, cases = outline.opener[start] if start < end else -1, 0
     for index in range(start, end):
         word = outline.word(index)
@@ -631,7 +633,7 @@ def _joined(outline: Outline, start: int, end: int) -> Iterator[range]:
 
 
 def _depends_on(outline: Outline, index: int) -> bool:
-    """Whether a variable stands there that the engine has to look at a row for."""
+    """Return whether a token is a variable that differs by row."""
     is_key = outline.symbol(index + 1) == ":" and outline.bracket(index) == "{"
     return (
         outline.is_variable(index)
@@ -641,7 +643,7 @@ def _depends_on(outline: Outline, index: int) -> bool:
 
 
 def _check_aggregates(outline: Outline, start: int, end: int) -> None:
-    """Beside a key, the engine loses the values of what follows an aggregate with DISTINCT and has none itself."""
+    """Reject aggregates after one with DISTINCT next to a grouping key; the engine loses their values."""
     calls = [at for at in range(start, end) if outline.calls(at) in AGGREGATE_FUNCTIONS]
     distinct = [at for at in calls if outline.word(at + 1) == "DISTINCT"]
     lost = [at for at in calls if distinct and at > distinct[0] and at not in distinct]
@@ -649,16 +651,16 @@ def _check_aggregates(outline: Outline, start: int, end: int) -> None:
     if lost and has_key:
         raise outline.at(
             lost[0] - 1,
-            "the engine loses what is counted after an aggregate with DISTINCT; write those with DISTINCT last,"
-            " or each kind in a WITH of its own. It stands",
+            "the engine loses aggregates that follow one with DISTINCT; put those with DISTINCT last,"
+            " or each kind in a separate WITH. Found",
         )
 
 
 def _check_slice(outline: Outline, index: int) -> None:
-    """The engine takes it for a slice of the answer to IN."""
+    """Reject a slice directly after IN, which the engine applies to the result of IN."""
     at = index + 1
     while at + 1 < len(outline) and outline.symbol(at + 1) == ".":
         at += 2
     at = outline.partner.get(at, at) + 1
     if outline.symbol(at) == "[" and outline.has_own(at, ":"):
-        raise outline.at(index, "a slice behind IN wants parentheses, as in IN (list[1:2]); the IN stands")
+        raise outline.at(index, "put a slice after IN in parentheses, as in IN (list[1:2]); the IN is")

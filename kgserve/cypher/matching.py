@@ -1,7 +1,7 @@
-"""Patterns: the variables they bind, and what makes the engine match them as openCypher has it.
+"""Pattern analysis: variable binding, and rewrites so that the engine matches patterns as openCypher defines.
 
-openCypher follows no relationship twice within one MATCH. The engines do, so conditions are added that compare the ids
-of relationships, and paths of variable length are followed as trails.
+openCypher uses no relationship twice within one MATCH. The engines do, so conditions on relationship ids are added, and
+paths of variable length are matched as trails.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from kgserve.cypher.types import EDGE_COLUMN_TYPES, ELSEWHERE_COLUMN_TYPES, NODE
 
 _RELATION_TABLES = frozenset({"RELATES_TO", "LINKS_TO"})
 _UNKNOWN_ANCHOR = "?"
-"""The anchor of what may be missing, where no variable tells."""
+"""Anchor of an optional path for which no variable indicates a missing match."""
 
 
-class _Followed(msgspec.Struct):
-    """A relationship of a pattern, and the variable by which it is compared with others, once it is needed."""
+class _MatchedRelation(msgspec.Struct):
+    """Relationship of a pattern, and the variable used to compare it with others, once needed."""
 
     pattern: RelationPattern
     name: str
@@ -51,25 +51,25 @@ class _Followed(msgspec.Struct):
 
 
 class PatternAnalysis(PatternReader):
-    """Reads patterns, and binds their variables in a scope."""
+    """Analysis of patterns, which binds their variables in a scope."""
 
     def __init__(self, context: AnalysisContext) -> None:
         self._context = context
         self.typer = Typer(context, self)
-        self._known = frozenset[str]()
+        self._bound_before = frozenset[str]()
         self._counts_rows = True
 
     def start(self, scope: Scope) -> None:
-        """Note the variables that are bound before a MATCH."""
-        self._known = frozenset(scope.bindings)
+        """Record the variables bound before a MATCH."""
+        self._bound_before = frozenset(scope.bindings)
 
     def read_match(self, match: MatchClause, scope: Scope, *, counts_rows: bool = True) -> None:
-        """Read MATCH with its WHERE; ``counts_rows`` unless only existence matters."""
+        """Analyse a MATCH with its WHERE; ``counts_rows`` is false if only existence matters."""
         self._counts_rows = counts_rows
         followed = self._read_paths(match.paths, scope, is_optional=match.is_optional)
         self._counts_rows = True
         if counts_rows:
-            self._note_loops(match)
+            self._assume_no_loops(match)
         conditions = list(self._conditions(followed, scope))
         for each in followed:
             self._bind_relation(each, scope, match)
@@ -87,19 +87,18 @@ class PatternAnalysis(PatternReader):
             self._context.edits.behind(match.pattern_end - 1, f" WHERE {' AND '.join(conditions)}")
 
     def read_creation(self, paths: tuple[Path, ...], word: str, scope: Scope) -> None:
-        """Read the patterns of CREATE and MERGE."""
+        """Analyse the patterns of CREATE and MERGE."""
         for path in paths:
             for node in path.nodes:
                 self._node(node, scope, is_optional=False)
-                self._assigned(node.properties, NODE_COLUMN_TYPES, scope)
+                self._check_assigned_properties(node.properties, NODE_COLUMN_TYPES, scope)
             for relation in path.relations:
-                self._created(relation, word, scope)
+                self._read_created_relation(relation, word, scope)
             if path.name:
                 scope.bindings[path.name] = Binding(ValueType("path"))
 
     @override
     def read_test(self, test: PatternTest, scope: Scope) -> None:
-        """Read a pattern in the place of a condition."""
         self._check_known(test.path, scope)
         inner = scope.copy()
         followed = self._read_paths((test.path,), inner, is_optional=False)
@@ -108,30 +107,28 @@ class PatternAnalysis(PatternReader):
 
     @override
     def read_count(self, call: FunctionCall, test: PatternTest, scope: Scope) -> None:
-        """Have ``size((a)--())`` counted."""
         self._check_known(test.path, scope)
         inner = scope.copy()
         followed = self._read_paths((test.path,), inner, is_optional=False)
-        self._note_loops(test)
+        self._assume_no_loops(test)
         conditions = list(self._conditions(followed, inner))
         closing = f" WHERE {' AND '.join(conditions)} }}" if conditions else " }"
         edits = self._context.edits
         edits.replace(call.start, call.start + 1, "COUNT")
         edits.replace(call.start + 1, call.start + 2, " { MATCH ")
         edits.replace(call.end - 1, call.end, closing)
-        self._keep_uncounted(call, (test.path,), scope)
+        self._keep_zero_counts(call, (test.path,), scope)
 
     @override
     def read_subquery(self, subquery: Subquery, scope: Scope) -> None:
-        """Read the patterns of EXISTS and COUNT."""
         inner = scope.copy()
         for match in subquery.matches:
             self.read_match(match, inner, counts_rows=subquery.word == "COUNT")
         if subquery.word == "COUNT":
-            self._keep_uncounted(subquery, subquery.matches, scope)
+            self._keep_zero_counts(subquery, subquery.matches, scope)
 
-    def _keep_uncounted(self, counted: Span, patterns: tuple[Span, ...], scope: Scope) -> None:
-        """Read a property of each outer variable, or the engines drop the rows whose count is 0."""
+    def _keep_zero_counts(self, counted: Span, patterns: tuple[Span, ...], scope: Scope) -> None:
+        """Use each outer variable; otherwise the engines drop the rows whose count is 0."""
         kinds = {"node": "id", "relation": "relation_type"}
         names = dict.fromkeys(
             part.name for part in iterate_spans(patterns) if isinstance(part, NodePattern | RelationPattern | Variable)
@@ -150,11 +147,11 @@ class PatternAnalysis(PatternReader):
     def _check_known(self, path: Path, scope: Scope) -> None:
         for each in (*path.nodes, *path.relations):
             if each.name and each.name not in scope.bindings and not scope.is_open:
-                what = f"{each.name} is not known here, and no condition binds it; write EXISTS {{ … }}. It stands"
+                what = f"{each.name} is not bound here, and a condition cannot bind it; write EXISTS {{ … }}. Found"
                 raise self._context.refuse(each.start, what)
 
-    def _read_paths(self, paths: tuple[Path, ...], scope: Scope, *, is_optional: bool) -> list[_Followed]:
-        followed: list[_Followed] = []
+    def _read_paths(self, paths: tuple[Path, ...], scope: Scope, *, is_optional: bool) -> list[_MatchedRelation]:
+        followed: list[_MatchedRelation] = []
         names: set[str] = set()
         self._check_kinds(paths)
         for path in paths:
@@ -163,14 +160,14 @@ class PatternAnalysis(PatternReader):
             self._properties_of_nodes(path, scope)
             for relation in path.relations:
                 if relation.name and relation.name in names:
-                    what = f"{relation.name} stands twice in one pattern, and no relationship is followed twice;"
-                    raise self._context.refuse(relation.start, f"{what} the second stands")
+                    what = f"{relation.name} occurs twice in one pattern, but a relationship is matched only once;"
+                    raise self._context.refuse(relation.start, f"{what} the second is")
                 names.add(relation.name)
                 followed.append(self._relation(relation, scope))
         return followed
 
     def _check_kinds(self, paths: tuple[Path, ...]) -> None:
-        """A name is of nodes, of relationships or of a path."""
+        """Check that each name is used for only one of nodes, relationships and paths."""
         kinds: dict[str, str] = {}
         for path in paths:
             for span, kind in ((path, "a path"), *((each, "a node") for each in path.nodes)):
@@ -180,7 +177,7 @@ class PatternAnalysis(PatternReader):
 
     def _check_kind(self, span: Path | NodePattern | RelationPattern, kind: str, kinds: dict[str, str]) -> None:
         if span.name and kinds.setdefault(span.name, kind) != kind:
-            what = f"{span.name} is {kinds[span.name]} and {kind} in one pattern; rename one. It stands"
+            what = f"{span.name} names both {kinds[span.name]} and {kind} in one pattern; rename one. Found"
             raise self._context.refuse(span.start, what)
 
     def _node(self, node: NodePattern, scope: Scope, *, is_optional: bool) -> None:
@@ -192,43 +189,41 @@ class PatternAnalysis(PatternReader):
             self._check_case(node.name, node.start, scope)
             scope.bindings[node.name] = Binding(ValueType("node", is_nullable=is_optional))
         elif bound.type.kind not in {"node", "engine", "any"}:
-            raise self._context.refuse(node.start, f"{node.name} is {bound.type.name} already, and no node; it stands")
+            raise self._context.refuse(node.start, f"{node.name} is already {bound.type.name}, not a node; found")
 
     def _properties_of_nodes(self, path: Path, scope: Scope) -> None:
         for node in path.nodes:
             columns = (
                 ELSEWHERE_COLUMN_TYPES if any(name == "Elsewhere" for _, name in node.labels) else NODE_COLUMN_TYPES
             )
-            self._compared(node.properties, columns, scope)
+            self._check_compared_properties(node.properties, columns, scope)
 
     def _check_labels(self, node: NodePattern) -> None:
         for index, label in node.labels:
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
-                what = (
-                    f"the only label is :Entity: write :Entity for :{label} and type = '{label}' where that is meant;"
-                )
-                raise self._context.refuse(index, f"{what} it stands")
+                what = f"the only label is :Entity; replace :{label} by :Entity and the condition type = '{label}';"
+                raise self._context.refuse(index, f"{what} found")
 
     def _check_case(self, name: str, index: int, scope: Scope) -> None:
         if other := scope.similar(name):
-            what = f"{name} and {other} differ in case alone, and are one to the engine; rename one. It stands"
+            what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(index, what)
 
-    def _relation(self, relation: RelationPattern, scope: Scope) -> _Followed:
+    def _relation(self, relation: RelationPattern, scope: Scope) -> _MatchedRelation:
         for index, name in relation.types:
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
-                what = f"the only relation type is :RELATES_TO: write it for :{name}, and relation_type = '{name}';"
-                raise self._context.refuse(index, f"{what} it stands")
-        self._compared(relation.properties, EDGE_COLUMN_TYPES, scope)
+                what = f"the only relation type is :RELATES_TO; replace :{name} by it and relation_type = '{name}';"
+                raise self._context.refuse(index, f"{what} found")
+        self._check_compared_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.length is not None:
             self._length(relation, scope)
         bound = scope.bindings.get(relation.name) if relation.name else None
         if bound is not None and (bound.type.kind not in {"relation", "engine"} or relation.length is not None):
-            what = f"{relation.name} is {bound.type.name} already, and cannot be matched again; it stands"
+            what = f"{relation.name} is already {bound.type.name} and cannot be matched again; found"
             raise self._context.refuse(relation.start, what)
         if bound is None and relation.name:
             self._check_case(relation.name, relation.start, scope)
-        return _Followed(relation, relation.name, _relation_type(relation))
+        return _MatchedRelation(relation, relation.name, _relation_type(relation))
 
     def _length(self, relation: RelationPattern, scope: Scope) -> None:
         length = relation.length
@@ -236,7 +231,7 @@ class PatternAnalysis(PatternReader):
         if not length.mode:
             self._context.edits.behind(length.start, " TRAIL ")
         if length.least == 0:
-            self._check_none(relation)
+            self._check_zero_length(relation)
         if length.most is None and "SHORTEST" not in length.mode:
             self._context.assumptions.add(FEW_RELATIONS)
         if length.where is not None:
@@ -245,17 +240,15 @@ class PatternAnalysis(PatternReader):
             inner.bindings |= {name: Binding(kind) for name, kind in zip(length.inner, kinds, strict=True)}
             self._in_pattern(length.where, inner)
 
-    def _check_none(self, relation: RelationPattern) -> None:
-        """The engine meets the start twice on paths from no relationship on that lead back to it."""
+    def _check_zero_length(self, relation: RelationPattern) -> None:
+        """Check paths that may have no relationship: the engine finds the start twice on cycles."""
         length = relation.length
         if length is not None and length.most not in {0, 1} and self._counts_rows:
-            what = (
-                "the engine counts paths wrongly that begin with *0; write *1.., and take the node itself in a UNION."
-            )
-            raise self._context.refuse(length.start, f"{what} It stands")
+            what = "the engine miscounts paths that begin with *0; write *1.. and add the node itself with a UNION."
+            raise self._context.refuse(length.start, f"{what} Found")
         self._context.assumptions.add(NO_LOOPS)
 
-    def _conditions(self, followed: list[_Followed], scope: Scope) -> Iterator[str]:
+    def _conditions(self, followed: list[_MatchedRelation], scope: Scope) -> Iterator[str]:
         for each in followed:
             if each.name in scope.bindings and each.name:
                 hidden = self._context.hide("r")
@@ -263,10 +256,10 @@ class PatternAnalysis(PatternReader):
                 yield f"id({hidden}) = id(`{each.name}`)"
                 each.name = hidden
         for one, other in combinations(followed, 2):
-            if _may_be_same(one, other):
-                yield _differ(self._named(one), self._named(other), one, other)
+            if _can_be_same_relation(one, other):
+                yield _distinctness_condition(self._ensure_named(one), self._ensure_named(other), one, other)
 
-    def _named(self, followed: _Followed) -> str:
+    def _ensure_named(self, followed: _MatchedRelation) -> str:
         if not followed.name:
             pattern = followed.pattern
             followed.name = self._context.hide("r")
@@ -277,7 +270,7 @@ class PatternAnalysis(PatternReader):
                 self._context.edits.behind(dash, f"[{followed.name}]")
         return f"`{followed.name}`"
 
-    def _bind_relation(self, followed: _Followed, scope: Scope, match: MatchClause) -> None:
+    def _bind_relation(self, followed: _MatchedRelation, scope: Scope, match: MatchClause) -> None:
         name = followed.pattern.name
         if name and name not in scope.bindings:
             is_long = followed.pattern.length is not None
@@ -288,28 +281,28 @@ class PatternAnalysis(PatternReader):
             )
 
     def _anchor(self, paths: tuple[Path, ...], scope: Scope) -> str:
-        """Return a node that is null where an OPTIONAL MATCH has found nothing."""
+        """Return a node that is null exactly if an OPTIONAL MATCH found nothing."""
         names = (node.name for path in paths for node in path.nodes)
-        return next((name for name in names if name in scope.bindings and name not in self._known), _UNKNOWN_ANCHOR)
+        return next(
+            (name for name in names if name in scope.bindings and name not in self._bound_before), _UNKNOWN_ANCHOR
+        )
 
-    def _bind_path(self, path: Path, scope: Scope, followed: list[_Followed], *, is_optional: bool) -> None:
+    def _bind_path(self, path: Path, scope: Scope, followed: list[_MatchedRelation], *, is_optional: bool) -> None:
         if not path.name:
             return
         if path.name in scope.bindings:
-            what = (
-                f"{path.name} is {scope.bindings[path.name].type.name} already, and cannot be a path as well; it stands"
-            )
+            what = f"{path.name} is already {scope.bindings[path.name].type.name} and cannot also be a path; found"
             raise self._context.refuse(path.start, what)
         self._check_case(path.name, path.start, scope)
         anchor = ""
         if is_optional:
             fixed = (each for each in followed if each.pattern in path.relations and each.pattern.length is None)
             first = next(fixed, None)
-            anchor = self._named(first).strip("`") if first else self._anchor((path,), scope)
+            anchor = self._ensure_named(first).strip("`") if first else self._anchor((path,), scope)
         scope.bindings[path.name] = Binding(ValueType("path", is_nullable=is_optional), anchor)
 
-    def _note_loops(self, match: MatchClause | PatternTest) -> None:
-        """The engines follow a relationship from a node to itself twice where no direction is given."""
+    def _assume_no_loops(self, match: MatchClause | PatternTest) -> None:
+        """Require a store without self-loops, which the engines match twice if no direction is given."""
         paths = match.paths if isinstance(match, MatchClause) else (match.path,)
         where = match.where if isinstance(match, MatchClause) else None
         for path in paths:
@@ -319,24 +312,24 @@ class PatternAnalysis(PatternReader):
                 if (
                     not relation.direction
                     and not is_shortest
-                    and not (relation.length is None and _excludes(where, ends))
+                    and not (relation.length is None and _requires_distinct_nodes(where, ends))
                 ):
                     self._context.assumptions.add(NO_LOOPS)
 
-    def _created(self, relation: RelationPattern, word: str, scope: Scope) -> None:
+    def _read_created_relation(self, relation: RelationPattern, word: str, scope: Scope) -> None:
         if not relation.types:
-            what = (
-                f"a relationship that {word} makes needs its type, as in -[:RELATES_TO {{relation_type: 'KNOWS'}}]->;"
-            )
-            raise self._context.refuse(relation.start, f"{what} none stands")
-        self._assigned(relation.properties, EDGE_COLUMN_TYPES, scope)
+            what = f"a relationship in {word} needs a type, as in -[:RELATES_TO {{relation_type: 'KNOWS'}}]->;"
+            raise self._context.refuse(relation.start, f"{what} it is missing")
+        self._check_assigned_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.name:
             if relation.name in scope.bindings:
-                raise self._context.refuse(relation.start, f"{relation.name} is bound already; it stands")
+                raise self._context.refuse(relation.start, f"{relation.name} is already bound; found")
             scope.bindings[relation.name] = Binding(ValueType("relation"))
 
-    def _compared(self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope) -> None:
-        """Check the properties of a pattern that is matched: each is a comparison."""
+    def _check_compared_properties(
+        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope
+    ) -> None:
+        """Check the properties of a matched pattern; each is a comparison."""
         rules: OperatorRules = self.typer.operators
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
@@ -346,24 +339,26 @@ class PatternAnalysis(PatternReader):
             rules.check_comparable("=", key + 1, column, kind)
             rules.keep_from_joining(column, value, kind)
             if column.kind == "integer" and kind.kind in {"float", "decimal"}:
-                what = f"{name} is a whole number, and the engine would round this one; compare it in WHERE. It stands"
+                what = f"{name} is an integer, and the engine would round this number; compare it in WHERE. Found"
                 raise self._context.refuse(key, what)
 
     def _column(self, key: int, name: str, columns: dict[str, ValueType]) -> ValueType | None:
         lowered = name.lower()
         other = None if name in columns else next((each for each in columns if each.lower() == lowered), None)
         if other is not None:
-            what = f"there is no property {name}, but {other}: upper and lower case differ. It stands"
+            what = f"there is no property {name}; did you mean {other} (case matters)? Found"
             raise self._context.refuse(key, what)
         return columns.get(name)
 
-    def _assigned(self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope) -> None:
+    def _check_assigned_properties(
+        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: Scope
+    ) -> None:
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
             self.check_assignment(key, name, column, self.typer.type_of(value, scope))
 
     def check_assignment(self, index: int, name: str, column: ValueType | None, kind: ValueType) -> None:
-        """Raise InvalidInput for a value that the engine would cast to what the property is."""
+        """Raise InvalidInput for a value that the engine would cast to the type of the property."""
         if column is None or kind.kind in {"null", "engine"}:
             return
         is_right = comparable(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
@@ -372,14 +367,14 @@ class PatternAnalysis(PatternReader):
         elif column.kind in {"float", "list"} and kind.kind == "any":
             is_right = True
         if not is_right:
-            what = f"{name} holds {column.name}, and is given {kind.name}; convert it, as in string(…). It stands"
+            what = f"{name} needs {column.name}, not {kind.name}; convert it, as in string(…). Found"
             raise self._context.refuse(index, what)
 
 
 def check_condition(context: AnalysisContext, condition: Expression, kind: ValueType) -> None:
-    """Raise InvalidInput for a condition that is surely no boolean."""
+    """Raise InvalidInput for a condition that is certainly not a boolean."""
     if kind.kind not in {"boolean", "null", "engine", "any"}:
-        raise context.refuse(condition.start, f"WHERE needs a boolean, and gets {kind.name}; it stands")
+        raise context.refuse(condition.start, f"WHERE needs a boolean, not {kind.name}; found")
 
 
 def _relation_type(relation: RelationPattern) -> str | None:
@@ -391,7 +386,7 @@ def _relation_type(relation: RelationPattern) -> str | None:
     return None
 
 
-def _may_be_same(one: _Followed, other: _Followed) -> bool:
+def _can_be_same_relation(one: _MatchedRelation, other: _MatchedRelation) -> bool:
     if any(each.pattern.length is not None and "SHORTEST" in each.pattern.length.mode for each in (one, other)):
         return False
     if one.kind is not None and other.kind is not None and one.kind != other.kind:
@@ -400,7 +395,7 @@ def _may_be_same(one: _Followed, other: _Followed) -> bool:
     return bool(tables[0] & tables[1])
 
 
-def _differ(first: str, second: str, one: _Followed, other: _Followed) -> str:
+def _distinctness_condition(first: str, second: str, one: _MatchedRelation, other: _MatchedRelation) -> str:
     long = [name for name, each in ((first, one), (second, other)) if each.pattern.length is not None]
     if not long:
         return f"id({first}) <> id({second})"
@@ -412,19 +407,19 @@ def _differ(first: str, second: str, one: _Followed, other: _Followed) -> str:
     return f"({none} OR size(list_distinct(list_concat({ids}))) = length({first}) + length({second}))"
 
 
-def _excludes(where: Expression | None, ends: set[str]) -> bool:
-    """Tell whether a condition says that two nodes differ, by their ids."""
+def _requires_distinct_nodes(where: Expression | None, ends: set[str]) -> bool:
+    """Return whether a condition requires two nodes to have different ids."""
     if where is None:
         return False
     inner = ungroup(where)
     if isinstance(inner, OperatorChain) and inner.level == AND:
-        return any(_excludes(part, ends) for part in inner.operands if part is not None)
+        return any(_requires_distinct_nodes(part, ends) for part in inner.operands if part is not None)
     if not isinstance(inner, OperatorChain) or inner.operators[0][0] not in {"<>", "!="}:
         return False
-    return {_identified(part) for part in inner.operands} == ends
+    return {_id_operand(part) for part in inner.operands} == ends
 
 
-def _identified(expression: Expression | None) -> str:
+def _id_operand(expression: Expression | None) -> str:
     inner = None if expression is None else ungroup(expression)
     match inner:
         case FunctionCall(name="id", arguments=(Variable(name=name),)):

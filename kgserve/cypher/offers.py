@@ -1,6 +1,6 @@
-"""What completion offers in a statement, in the shell and on the explorer's page; few of the words that the engine has.
+"""Words for statement completion in the shell and the explorer; a subset of the engine's keywords.
 
-The labels of every store have their properties, with the engine's names of the types of these.
+Labels come with their properties and the engine's type names.
 """
 
 from __future__ import annotations

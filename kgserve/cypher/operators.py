@@ -1,7 +1,7 @@
-"""Operators: what they make of the types of their operands, and what has to be written for the engine instead.
+"""Operators: result types, and rewrites of operations that the engine evaluates differently from openCypher.
 
-The engine casts a text to the type of what it is compared with, takes NaN for a small number, and has its own mind on
-nulls within lists. Each rule here either leaves the text alone, because the answer is right, changes it, or refuses.
+The engine casts a text to the type of the other operand, sorts NaN before all numbers, and treats nulls within lists
+differently. Each rule leaves the text as it is, rewrites it, or rejects it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, ValueType
 _MOMENT_KINDS = frozenset({"date", "time"})
 _SORTABLE_KINDS = NUMBER_KINDS | _MOMENT_KINDS | {"text", "boolean", "duration", "uuid", "json", "list"}
 _UNCHECKED_KINDS = frozenset({"engine", "null", "id"})
-"""Of null nothing is wrong, and the engine decides, and refuses, what is said of its own values."""
+"""Kinds that are not checked: null is always valid, and the engine checks its own values."""
 _TEXT_KINDS = frozenset({"text", "json"})
 
 
 def comparable(left: ValueType, right: ValueType) -> bool:
-    """Tell whether the engine compares values of these types without a cast that changes the answer."""
+    """Return whether the engine compares these types without a cast that changes the result."""
     if left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
     if "any" in {left.kind, right.kind}:
@@ -45,7 +45,7 @@ def comparable(left: ValueType, right: ValueType) -> bool:
 
 
 def are_alike(left: ValueType, right: ValueType) -> bool:
-    """Tell whether values of these types can be in one list and stay as they are."""
+    """Return whether one list can hold values of both types unchanged."""
     if "any" in {left.kind, right.kind} or left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
     if left.kind == right.kind == "list":
@@ -58,20 +58,20 @@ def are_alike(left: ValueType, right: ValueType) -> bool:
 
 
 def describe_keys(kind: ValueType) -> str:
-    """Return what people call a type, with the keys of maps in their order: the engine goes by their places."""
+    """Return a readable type name, listing the keys of maps in order, because the engine matches them by position."""
     if kind.kind == "list" and kind.of is not None:
         return f"a list of {describe_keys(kind.of)}"
     return f"a map of {', '.join(name for name, _ in kind.fields)}" if kind.kind == "map" else kind.name
 
 
 def has_null_parts(kind: ValueType) -> bool:
-    """Tell whether a list or a map may hold nulls."""
+    """Return whether a list or map may contain nulls."""
     parts = ([] if kind.of is None else [kind.of]) + [part for _, part in kind.fields]
     return any((part.is_nullable and part.kind != "engine") or has_null_parts(part) for part in parts)
 
 
 class OperatorRules:
-    """Checks one operator after the other. ``index`` is always the operator's token."""
+    """Checks and rewrites for operators; ``index`` is always the operator's token."""
 
     def __init__(self, context: AnalysisContext) -> None:
         self._context = context
@@ -85,66 +85,66 @@ class OperatorRules:
         right: Expression,
         right_type: ValueType,
     ) -> ValueType:
-        """Check ``=``, ``<>`` and the orderings."""
+        """Check ``=``, ``<>`` and ordering comparisons."""
         self.check_comparable(operator, index, left_type, right_type)
         if operator in {"<", ">", "<=", ">="}:
             self._check_sorted(operator, index, left_type, right_type)
             self._check_nan(left, left_type, right, right_type)
-        self._keep_whole(left, left_type, right_type)
-        self._keep_whole(right, right_type, left_type)
+        self._bypass_statistics(left, left_type, right_type)
+        self._bypass_statistics(right, right_type, left_type)
         if operator == "=" and self._context.in_pattern and is_stored(left):
             self.keep_from_joining(left_type, right, right_type)
         return ValueType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
 
     def keep_from_joining(self, left: ValueType, right: Expression, right_type: ValueType) -> None:
-        """Kùzu loses rows where it joins by values of which some are null: have it compare them one by one."""
+        """Prevent a join on nullable values, in which Kùzu loses rows; it then compares row by row."""
         if (left.is_nullable or right_type.is_nullable) and is_stored(right):
             self._context.edits.around(right.start, right.end, "coalesce(", ")")
 
     def check_comparable(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
-        """Raise InvalidInput for types that are compared through a cast, and for nulls within lists and maps."""
+        """Raise InvalidInput for types compared through a cast, and for nulls within lists and maps."""
         if not comparable(left, right):
-            raise self._context.refuse(index, self._incomparable(operator, left, right))
+            raise self._context.refuse(index, self._describe_incomparable(operator, left, right))
         if (has_null_parts(left) or has_null_parts(right)) and not {left.kind, right.kind} & _UNCHECKED_KINDS:
-            what = f"{operator} would take a null within a list or map for a value; compare the parts. It stands"
+            what = f"{operator} would treat a null within a list or map as a value; compare the parts. Found"
             raise self._context.refuse(index, what)
         if {left.kind, right.kind} == {"integer", "float"} and (left if left.kind == "integer" else right).may_be_large:
-            what = f"{operator} compares a decimal number with a whole one that is too large for that; it stands"
+            what = f"{operator} cannot compare a decimal number with an integer this large; found"
             raise self._context.refuse(index, what)
 
     def check_alike(self, what: str, index: int, left: ValueType, right: ValueType) -> None:
-        """Raise InvalidInput where the engine would write one value over another's type or keys."""
+        """Raise InvalidInput if the engine would convert one value to the type or keys of the other."""
         if not are_alike(left, right):
             kinds = f"{describe_keys(left)} and {describe_keys(right)}"
-            raise self._context.refuse(index, f"{what} gets {kinds}; convert one. It stands")
+            raise self._context.refuse(index, f"{what} needs values of one type, not {kinds}; convert one. Found")
 
-    def _incomparable(self, operator: str, left: ValueType, right: ValueType) -> str:
+    def _describe_incomparable(self, operator: str, left: ValueType, right: ValueType) -> str:
         if "any" in {left.kind, right.kind}:
             return (
-                f"{operator} needs to know what it compares, and the type of one side is not certain; write CAST(… AS"
-                f" STRING) or of another type around it. It stands"
+                f"{operator} needs operands of known types; wrap the one of unknown type, for example in CAST(… AS"
+                f" STRING). Found"
             )
         kinds = [each.name if each.kind != "list" else f"a list of {each.element.name}" for each in (left, right)]
         return (
             f"{operator} compares {kinds[0]} with {kinds[1]}, which are never equal; convert one side, as in string(…),"
-            f" to_int64(…) or timestamp(…). It stands"
+            f" to_int64(…) or timestamp(…). Found"
         )
 
     def _check_sorted(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
         for each in (left, right):
             if each.kind not in _SORTABLE_KINDS | _UNCHECKED_KINDS:
-                raise self._context.refuse(index, f"{operator} has no order for {each.name}; it stands")
+                raise self._context.refuse(index, f"{operator} cannot order {each.name}; found")
 
     def _check_nan(self, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType) -> None:
-        """The engines take NaN for less than any number; with openCypher nothing is less or greater."""
+        """Make comparisons with NaN false, as in openCypher; the engines sort NaN before all numbers."""
         suspects = [each for each, kind in ((left, left_type), (right, right_type)) if kind.may_be_nan]
         texts = [self._context.text(each) for each in suspects]
         if texts:
             tests = "".join(f" AND ({text}) = ({text})" for text in texts)
             self._context.edits.around(left.start, right.end, "(", f"{tests})")
 
-    def _keep_whole(self, side: Expression, kind: ValueType, other: ValueType) -> None:
-        """Kùzu looks up a decimal number in the statistics of a column of whole ones, and finds that nothing fits."""
+    def _bypass_statistics(self, side: Expression, kind: ValueType, other: ValueType) -> None:
+        """Hide an integer column from Kùzu's statistics, which exclude all rows for a decimal number."""
         if (
             self._context.in_pattern
             and kind.kind == "integer"
@@ -156,7 +156,7 @@ class OperatorRules:
     def contains(
         self, index: int, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType, word: str
     ) -> ValueType:
-        """Check STARTS WITH, ENDS WITH and CONTAINS, which holds for an empty text, too."""
+        """Check STARTS WITH, ENDS WITH and CONTAINS, and make CONTAINS true for an empty text."""
         self._check_texts(word, index, left_type, right_type)
         if word == "CONTAINS" and not right_type.is_filled and right_type.kind == "text":
             found, wanted = self._context.text(left), self._context.text(right)
@@ -167,17 +167,17 @@ class OperatorRules:
     def _check_texts(self, word: str, index: int, left: ValueType, right: ValueType) -> None:
         for each in (left, right):
             if each.kind not in _TEXT_KINDS | _UNCHECKED_KINDS:
-                what = f"{word} is for texts, and one side is {each.name}; write string(…) around it. It stands"
+                what = f"{word} needs texts, not {each.name}; wrap it in string(…). Found"
                 raise self._context.refuse(index, what)
 
     def is_in(
         self, index: int, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType
     ) -> ValueType:
-        """Check IN: a null in the list, or before an empty one, is answered wrongly."""
+        """Check IN, which the engine evaluates incorrectly for nulls in a list and null in an empty list."""
         if right_type.kind in _UNCHECKED_KINDS:
             return BOOLEAN_TYPE.nullable()
         if right_type.kind != "list":
-            raise self._context.refuse(index, f"IN needs a list, and gets {right_type.name}; it stands")
+            raise self._context.refuse(index, f"IN needs a list, not {right_type.name}; found")
         element = right_type.of
         if element is not None and element.kind != "null" and (element.kind, left_type.kind) != ("any", "null"):
             self._check_member(index, left_type, element)
@@ -191,7 +191,7 @@ class OperatorRules:
     def _check_member(self, index: int, left: ValueType, element: ValueType) -> None:
         self.check_comparable("IN", index, left, element)
         if element.is_nullable and element.kind != "engine":
-            what = "IN answers false where the list has a null and not the value; take the nulls out. It stands"
+            what = "IN returns false if the list contains a null but not the value; remove the nulls. Found"
             raise self._context.refuse(index, what)
 
     def _is_filled(self, expression: Expression) -> bool:
@@ -201,7 +201,7 @@ class OperatorRules:
         return isinstance(inner, Parameter) and bool(self._context.parameters.get(inner.name))
 
     def bind_tighter(self, operation: OperatorChain) -> None:
-        """Put parentheses where the engine's grammar would group an operand in another way."""
+        """Add parentheses where the engine's grammar groups operands differently."""
         for number, operand in enumerate(operation.operands):
             if operand is None:
                 continue
@@ -219,8 +219,8 @@ class OperatorRules:
         if BITS_OR <= level <= SHIFT:
             return ValueType("integer", is_nullable=is_nullable)
         if left.kind in NUMBER_KINDS and right.kind in NUMBER_KINDS:
-            found = self._number(operator, level, left, right, is_nullable=is_nullable)
-            if operator in {"/", "%"} and _is_other_than_zero(divisor) and found.kind == "float":
+            found = self._numeric_result(operator, level, left, right, is_nullable=is_nullable)
+            if operator in {"/", "%"} and _is_nonzero_literal(divisor) and found.kind == "float":
                 may_be_nan = left.may_be_nan or (operator == "%" and left.may_be_large and left.kind == "float")
                 return msgspec.structs.replace(found, may_be_nan=may_be_nan)
             return found
@@ -229,9 +229,11 @@ class OperatorRules:
         if {left.kind, right.kind} & {"any", "engine", "null"}:
             self._check_sum_of_texts(operator, index, left, right)
             return ValueType("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY_TYPE
-        return self._sum(operator, index, left, right, is_nullable=is_nullable)
+        return self._sum_result(operator, index, left, right, is_nullable=is_nullable)
 
-    def _number(self, operator: str, level: int, left: ValueType, right: ValueType, *, is_nullable: bool) -> ValueType:
+    def _numeric_result(
+        self, operator: str, level: int, left: ValueType, right: ValueType, *, is_nullable: bool
+    ) -> ValueType:
         kinds = {left.kind, right.kind}
         if kinds == {"integer"} and level != POWER:
             return ValueType("integer", is_nullable=is_nullable)
@@ -243,10 +245,12 @@ class OperatorRules:
 
     def _check_sum_of_texts(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
         if operator == "+" and "text" in {left.kind, right.kind} and "any" in {left.kind, right.kind}:
-            what = "+ joins texts, and the type of one side is not certain; write string(…) around it. It stands"
+            what = "+ needs operands of known types to concatenate texts; wrap the other side in string(…). Found"
             raise self._context.refuse(index, what)
 
-    def _sum(self, operator: str, index: int, left: ValueType, right: ValueType, *, is_nullable: bool) -> ValueType:
+    def _sum_result(
+        self, operator: str, index: int, left: ValueType, right: ValueType, *, is_nullable: bool
+    ) -> ValueType:
         kinds = {left.kind, right.kind}
         if operator == "+" and kinds <= _TEXT_KINDS:
             return ValueType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
@@ -254,15 +258,15 @@ class OperatorRules:
             self.check_alike("+", index, left, right)
             return join(left, right)
         if operator == "+" and "text" in kinds and kinds & (NUMBER_KINDS | {"boolean"}):
-            what = "+ joins a text with texts alone; write string(…) around the other side. It stands"
+            what = "+ concatenates a text only with texts; wrap the other side in string(…). Found"
             raise self._context.refuse(index, what)
         if kinds & _MOMENT_KINDS and kinds <= _MOMENT_KINDS | {"duration", "integer"}:
-            return self._moment(operator, left, right)
+            return self._time_result(operator, left, right)
         if "duration" in kinds and kinds <= {"duration", "integer"}:
             return ValueType("duration", is_nullable=is_nullable)
         return ValueType("engine", is_nullable=True)
 
-    def _moment(self, operator: str, left: ValueType, right: ValueType) -> ValueType:
+    def _time_result(self, operator: str, left: ValueType, right: ValueType) -> ValueType:
         if operator == "-" and {left.kind, right.kind} <= _MOMENT_KINDS:
             return ValueType("engine", is_nullable=True)
         return (
@@ -272,7 +276,7 @@ class OperatorRules:
         )
 
     def keep_nulls(self, operation: OperatorChain, types: list[ValueType]) -> None:
-        """A text joined with null is null; the engine gives the text."""
+        """Make a concatenation with null return null; the engine returns the text."""
         parts = zip(operation.operands, types, strict=True)
         nullable = [part for part, kind in parts if part is not None and kind.is_nullable and not _is_null(part)]
         if nullable:
@@ -281,20 +285,18 @@ class OperatorRules:
             self._context.edits.around(operation.start, operation.end, opening, " END)")
 
     def truth(self, word: str, index: int, kind: ValueType) -> None:
-        """Check an operand of AND, OR, XOR and NOT; the engine refuses all but booleans."""
+        """Check an operand of AND, OR, XOR or NOT; the engine itself rejects known non-booleans."""
         if kind.kind == "any":
-            raise self._context.refuse(
-                index, f"{word} needs a boolean, and its operand is of no certain type; it stands"
-            )
+            raise self._context.refuse(index, f"{word} needs a boolean, but the type of its operand is unknown; found")
 
 
 def is_stored(expression: Expression) -> bool:
-    """Tell whether an expression is a variable or a property of one, by which Kùzu may join."""
+    """Return whether an expression is a variable or a property of one, on which Kùzu may join."""
     inner = ungroup(expression)
     return isinstance(inner, Variable | AccessExpression)
 
 
-def _is_other_than_zero(expression: Expression | None) -> bool:
+def _is_nonzero_literal(expression: Expression | None) -> bool:
     value = expression.value if isinstance(expression, Literal) else None
     return isinstance(value, int | float) and value != 0
 

@@ -1,4 +1,4 @@
-"""Parser of patterns, clauses and whole statements, over the tokens that the guard has let through."""
+"""Parser for patterns, clauses and whole statements, over the tokens accepted by the guard."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PATH_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
 def parse(outline: Outline) -> QueryStatement:
-    """Return the tree of a statement. Raises InvalidInput, with line and column, for what is no Cypher."""
-    return _Parser(outline).query()
+    """Return the syntax tree of a statement. Raises InvalidInput, with line and column, for invalid syntax."""
+    return _StatementParser(outline).query()
 
 
-class _Parser(ExpressionParser):
-    """Reads clauses. No rule here recurses except through brackets."""
+class _StatementParser(ExpressionParser):
+    """Statement parser; its rules recurse only through brackets."""
 
     def query(self) -> QueryStatement:
         """Read the whole statement."""
@@ -78,7 +78,6 @@ class _Parser(ExpressionParser):
 
     @override
     def match(self) -> MatchClause:
-        """Read MATCH with its WHERE."""
         start, is_optional = self.at, self.accept("OPTIONAL")
         self.expect("MATCH")
         paths = self._paths()
@@ -101,7 +100,6 @@ class _Parser(ExpressionParser):
 
     @override
     def path(self) -> Path:
-        """Read one chain, with the name that it may have."""
         start, name = self.at, ""
         if self.symbol() != "(" and self.symbol(1) == "=":
             name = self.name()
@@ -132,7 +130,7 @@ class _Parser(ExpressionParser):
         return self.map() if self.symbol() == "{" else None
 
     def _relation(self) -> RelationPattern:
-        start, comes = self.at, self.accept("<")
+        start, points_left = self.at, self.accept("<")
         self.expect("-")
         bracket, name, properties, length = -1, "", None, None
         types: list[tuple[int, str]] = []
@@ -147,8 +145,8 @@ class _Parser(ExpressionParser):
             properties = self._properties()
             self.expect("]")
         self.expect("-")
-        leaves = self.accept(">")
-        direction = {(True, False): "<", (False, True): ">"}.get((comes, leaves), "")
+        points_right = self.accept(">")
+        direction = {(True, False): "<", (False, True): ">"}.get((points_left, points_right), "")
         return RelationPattern(
             start=start,
             end=self.at,
@@ -195,7 +193,7 @@ class _Parser(ExpressionParser):
         return int(token.text[:20])
 
     def _filter(self) -> Expression | None:
-        """Read what stands behind ``(r, n |``: a condition, and the projections of both."""
+        """Read the part after ``(r, n |``: a condition, and the projections of both."""
         where = None
         if self.accept("|"):
             where = self.barred() if self.accept("WHERE") else None

@@ -1,4 +1,4 @@
-"""Check regular expressions for the engines: they match with RE2, and answer false where RE2 cannot read one."""
+"""Validation of regular expressions for RE2: the engines silently return false for invalid ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALLOWED_ESCAPES = frozenset("aAbBCdDfnrsStvwWxz0")
 
 
 def find_fault(expression: str) -> str:
-    """Return what RE2 cannot read in an expression; empty when nothing was found."""
+    """Return the fault that RE2 would find in a regular expression; empty if none."""
     simplified: list[str] = []
     for part in _REGEX_PART.finditer(expression):
         if fault := _fault(part):
@@ -52,12 +52,12 @@ def _fault(part: re.Match[str]) -> str:
         case "set":
             return next(filter(None, map(_fault_of_escape, _SET_PART.finditer(part[0]))), "")
         case "special":
-            return "lookahead, lookbehind and the like, (?…, are unknown"
+            return "groups that begin with (?, such as lookahead, are not supported"
         case "possessive":
-            return f"{part[0]} is no repetition"
+            return f"{part[0]} is not a valid repetition"
         case "count":
             counts = [int(each) for each in (part["least"], part["most"]) if each]
-            return f"repetitions are up to {MAX_REPETITIONS}" if max(counts) > MAX_REPETITIONS else ""
+            return f"at most {MAX_REPETITIONS} repetitions are supported" if max(counts) > MAX_REPETITIONS else ""
         case _:
             return _fault_of_escape(part)
 
@@ -67,11 +67,11 @@ def _fault_of_escape(part: re.Match[str]) -> str:
     is_known = part["category"] is None or name in _UNICODE_CATEGORIES
     if (escape := part["escape"]) and escape[1:2].isalnum() and escape[1] not in _ALLOWED_ESCAPES:
         is_known = False
-    return "" if is_known else f"{part[0]} is unknown"
+    return "" if is_known else f"{part[0]} is not supported"
 
 
 def _simplified(part: re.Match[str]) -> str:
-    """Return a form with the same brackets that Python's module reads."""
+    """Return a form with the same brackets that Python's `re` can compile."""
     match part.lastgroup:
         case "set":
             return _SET_PART.sub(lambda each: each[0] if each["escape"] else "x", part[0]).replace(r"\C", "x")

@@ -1,7 +1,7 @@
-r"""Escapes of text literals: read as openCypher has them, written as the engines take them.
+r"""Escapes of text literals: decoded by openCypher's rules, encoded for the engines.
 
-Both engines drop a backslash that they do not know: Kùzu stores ``\n`` as ``n``. So a literal is decoded here, and
-written again with its characters as they are; only backslashes and its quote are escaped.
+Both engines drop unknown backslashes: Kùzu stores ``\n`` as ``n``. Literals are therefore decoded and re-encoded with
+plain characters, in which only backslashes and the quote are escaped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_CODE_POINT = 0x10FFFF
 
 
 def decode_string(text: str, token: Token) -> str:
-    """Return the characters that a literal means. Raises InvalidInput for an escape that is none of openCypher's."""
+    """Return the value of a literal. Raises InvalidInput for an escape that openCypher does not define."""
     written = token.text[1:-1]
     if "\\" not in written:
         return written
@@ -26,7 +26,7 @@ def decode_string(text: str, token: Token) -> str:
         known = _ESCAPED_CHARACTERS.get(match[3]) if code is None else _character(int(code, 16))
         if known is None:
             message = (
-                r"unknown escape in a string; there are \n \t \r \b \f \' \" \\ and \uXXXX, and a backslash is \\,"
+                r"unknown escape in a string; use \n \t \r \b \f \' \" \\ or \uXXXX, and write a backslash as \\; found"
             )
             raise invalid(text, token.start + 1 + match.start(), message)
         return known
@@ -36,7 +36,9 @@ def decode_string(text: str, token: Token) -> str:
         return decoded.decode("utf-16")
     except UnicodeDecodeError:
         raise invalid(
-            text, token.start, r"half of a surrogate pair; \uD83D needs its second half, in the string"
+            text,
+            token.start,
+            r"half of a surrogate pair; an escape such as \uD83D must be followed by its second half; found",
         ) from None
 
 
@@ -45,6 +47,6 @@ def _character(code: int) -> str | None:
 
 
 def encode_string(value: str, quote: str) -> str:
-    """Return a literal in a quote for the engine."""
+    """Return a literal for the engine with the given quote."""
     escaped = value.replace("\\", "\\\\").replace(quote, "\\" + quote)
     return f"{quote}{escaped}{quote}"

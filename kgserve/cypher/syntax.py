@@ -1,4 +1,4 @@
-"""Syntax tree of a Cypher statement. Every node says which tokens it was read from: ``start`` to before ``end``."""
+"""Syntax tree of a Cypher statement; each node covers the tokens from ``start`` up to, but excluding, ``end``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """Token indexes of a part of a statement."""
+    """Token range of a part of a statement."""
 
     start: int
     end: int
@@ -20,7 +20,7 @@ LiteralKind: TypeAlias = OneOf["boolean", "integer", "float", "text", "null"]
 
 
 class Literal(Span, frozen=True, kw_only=True):
-    """A number, text, truth value or null. A text's ``value`` has its escapes decoded."""
+    """Number, text, boolean or null; escapes in a text's ``value`` are decoded."""
 
     kind: LiteralKind
     value: bool | int | float | str | None
@@ -33,13 +33,13 @@ class Parameter(Span, frozen=True, kw_only=True):
 
 
 class Variable(Span, frozen=True, kw_only=True):
-    """A name that a clause binds, as it was typed but without back-ticks."""
+    """Name bound by a clause, as typed but without backticks."""
 
     name: str
 
 
 class Property(Span, frozen=True, kw_only=True):
-    """``.name`` after an expression; ``*`` for all of them."""
+    """``.name`` after an expression; ``*`` for all properties."""
 
     name: str
 
@@ -51,7 +51,7 @@ class Subscript(Span, frozen=True, kw_only=True):
 
 
 class Slice(Span, frozen=True, kw_only=True):
-    """``[first..last]`` after an expression, or the engine's own ``[first:last]``, which counts from 1."""
+    """``[first..last]`` after an expression, or the engine's native ``[first:last]``, which counts from 1."""
 
     first: Expression | None
     last: Expression | None
@@ -68,7 +68,7 @@ Step: TypeAlias = Property | Subscript | Slice | LabelTest
 
 
 class AccessExpression(Span, frozen=True, kw_only=True):
-    """An expression followed by properties, elements and slices of it."""
+    """Expression followed by property accesses, subscripts and slices."""
 
     subject: Expression
     steps: tuple[Step, ...]
@@ -81,13 +81,13 @@ class ListLiteral(Span, frozen=True, kw_only=True):
 
 
 class MapLiteral(Span, frozen=True, kw_only=True):
-    """``{a: 1}``; of each entry the index of the token that is its key, the key and the value."""
+    """``{a: 1}``; each entry is the key's token index, the key and the value."""
 
     entries: tuple[tuple[int, str, Expression], ...]
 
 
 class FunctionCall(Span, frozen=True, kw_only=True):
-    """A function and its arguments; ``name`` in lower case. ``count(*)`` has ``is_star``."""
+    """Function call; ``name`` is in lower case, ``is_star`` marks ``count(*)``."""
 
     name: str
     arguments: tuple[Expression, ...]
@@ -96,21 +96,21 @@ class FunctionCall(Span, frozen=True, kw_only=True):
 
 
 class Cast(Span, frozen=True, kw_only=True):
-    """``CAST(operand AS TYPE)``; ``type`` in upper case."""
+    """``CAST(operand AS TYPE)``; ``type`` is in upper case."""
 
     operand: Expression
     type: str
 
 
 class Lambda(Span, frozen=True, kw_only=True):
-    """``x -> body``, the second argument of a function of lists."""
+    """``x -> body``, the second argument of a list function."""
 
     parameters: tuple[str, ...]
     body: Expression
 
 
 class Negation(Span, frozen=True, kw_only=True):
-    """``NOT`` or ``-``, any number of times, before an operand."""
+    """``NOT`` or ``-``, repeated ``count`` times, before an operand."""
 
     operator: str
     count: int
@@ -118,9 +118,9 @@ class Negation(Span, frozen=True, kw_only=True):
 
 
 class OperatorChain(Span, frozen=True, kw_only=True):
-    """Operands joined by operators of one level, from left to right. ``IS NULL`` has no right operand.
+    """Operands joined left to right by operators of one precedence level; ``IS NULL`` has no right operand.
 
-    Each operator is its words in upper case and the index of its first token.
+    An operator is its words in upper case and the index of its first token.
     """
 
     operators: tuple[tuple[str, int], ...]
@@ -129,7 +129,7 @@ class OperatorChain(Span, frozen=True, kw_only=True):
 
 
 class Case(Span, frozen=True, kw_only=True):
-    """``CASE``; without a ``subject`` the first of each branch is a condition."""
+    """``CASE``; without a ``subject`` the branches start with conditions."""
 
     subject: Expression | None
     branches: tuple[tuple[Expression, Expression], ...]
@@ -137,13 +137,13 @@ class Case(Span, frozen=True, kw_only=True):
 
 
 class Group(Span, frozen=True, kw_only=True):
-    """An expression in parentheses."""
+    """Expression in parentheses."""
 
     inner: Expression
 
 
 class PatternTest(Span, frozen=True, kw_only=True):
-    """A pattern in the place of an expression: whether it occurs."""
+    """Pattern used as a condition: true if it occurs."""
 
     path: Path
 
@@ -183,7 +183,7 @@ class NodePattern(Span, frozen=True, kw_only=True):
 
 
 class Length(Span, frozen=True, kw_only=True):
-    """``*`` in a relationship: how often it is followed, and by which mode of the engine's, such as ``SHORTEST``."""
+    """``*`` in a relationship: bounds, and the engine's path mode such as ``SHORTEST``."""
 
     mode: str
     least: int | None
@@ -193,9 +193,9 @@ class Length(Span, frozen=True, kw_only=True):
 
 
 class RelationPattern(Span, frozen=True, kw_only=True):
-    """``-[name:TYPE*1..2 {key: value}]->``. ``bracket`` is the index of its ``[``, or -1.
+    """``-[name:TYPE*1..2 {key: value}]->``; ``bracket`` is the index of its ``[``, or -1.
 
-    ``direction`` is ``>``, ``<``, or empty for any.
+    ``direction`` is ``>``, ``<``, or empty for both.
     """
 
     name: str
@@ -207,7 +207,7 @@ class RelationPattern(Span, frozen=True, kw_only=True):
 
 
 class Path(Span, frozen=True, kw_only=True):
-    """One chain of a pattern, such as ``p = (a)-[r]->(b)``. It has one node more than relations."""
+    """Path of a pattern, such as ``p = (a)-[r]->(b)``, with one more node than relations."""
 
     name: str
     nodes: tuple[NodePattern, ...]
@@ -215,7 +215,7 @@ class Path(Span, frozen=True, kw_only=True):
 
 
 class MatchClause(Span, frozen=True, kw_only=True):
-    """``MATCH`` or ``OPTIONAL MATCH``; the pattern ends before the token ``pattern_end``."""
+    """``MATCH`` or ``OPTIONAL MATCH``; the pattern ends before token ``pattern_end``."""
 
     is_optional: bool
     paths: tuple[Path, ...]
@@ -231,14 +231,14 @@ class Unwind(Span, frozen=True, kw_only=True):
 
 
 class Item(Span, frozen=True, kw_only=True):
-    """One column of a projection; ``alias`` is empty without an AS."""
+    """Column of a projection; ``alias`` is empty without AS."""
 
     value: Expression
     alias: str
 
 
 class ProjectionBody(Span, frozen=True, kw_only=True):
-    """``WITH`` or ``RETURN``. ``star`` is the index of a ``*``, -1 without one."""
+    """``WITH`` or ``RETURN``; ``star`` is the index of ``*``, or -1."""
 
     word: str
     is_distinct: bool
@@ -253,7 +253,7 @@ class ProjectionBody(Span, frozen=True, kw_only=True):
 
 
 class Procedure(Span, frozen=True, kw_only=True):
-    """``CALL name(…)``, with the names of the columns that it yields."""
+    """``CALL name(…)`` with the names of the columns it yields."""
 
     arguments: tuple[Expression, ...]
     yields: tuple[str, ...]
@@ -275,7 +275,7 @@ class SetItem(Span, frozen=True, kw_only=True):
 
 
 class Setting(Span, frozen=True, kw_only=True):
-    """``SET``, also as a part of MERGE."""
+    """``SET``, also within MERGE."""
 
     items: tuple[SetItem, ...]
 
@@ -290,14 +290,14 @@ Clause: TypeAlias = MatchClause | Unwind | ProjectionBody | Procedure | Creation
 
 
 class QueryStatement(Span, frozen=True, kw_only=True):
-    """A whole statement: the clauses of each part that UNION joins, without duplicates if it ``is_distinct``."""
+    """Whole statement: the clauses of each query of a UNION, which ``is_distinct`` unless UNION ALL."""
 
     parts: tuple[tuple[Clause, ...], ...]
     is_distinct: bool
 
 
 def iterate_spans(value: object) -> Iterator[Span]:
-    """Yield all parts of a tree, each before its own parts."""
+    """Yield all nodes of a tree in pre-order."""
     if isinstance(value, tuple):
         for each in cast("tuple[object, ...]", value):
             yield from iterate_spans(each)

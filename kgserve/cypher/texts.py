@@ -1,7 +1,7 @@
-r"""Functions of texts: the engines count letters with their accents as one, and map letters one by one.
+"""Text functions: the engines count grapheme clusters and map case character by character.
 
-openCypher counts code points, and ``upper('ﬁ')`` is ``FI``. What is counted is cut into code points first; letters of
-another case that an engine does not know make it fail.
+openCypher counts code points, and ``upper('ﬁ')`` is ``FI``. Texts are split into code points before counting, and case
+mappings that the engine lacks make the statement fail.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from kgserve.cypher.syntax import Expression, FunctionCall, Literal, Parameter
 from kgserve.cypher.types import ValueType
 
 _WHITE_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
-"""All white space of Unicode, as the engine's literals write RE2's syntax."""
+"""All Unicode white space, as RE2 syntax within an engine literal."""
 _JOINING_CHARACTERS = (
     r"[\\pM\\p{Cf}\\x{e33}\\x{eb3}\\x{1100}-\\x{11ff}\\x{a960}-\\x{a97f}\\x{d7b0}-\\x{d7ff}"
     r"\\x{1f1e6}-\\x{1f1ff}\\x{1f3fb}-\\x{1f3ff}]|\\r\\n"
 )
-"""What the engines may count as a part of the letter before or behind it."""
+"""Characters that the engines may combine with the preceding or following one."""
 _UNSUPPORTED_UPPER_CASE = (
     r"[\\x{149}\\x{1f0}\\x{390}\\x{3b0}\\x{587}\\x{1e96}-\\x{1e9a}\\x{1f50}-\\x{1f56}\\x{1f80}-\\x{1fff}"
     r"\\x{fb00}-\\x{fb17}\\x{2c5f}\\x{a7c0}-\\x{a7da}\\x{a7f6}\\x{10570}-\\x{105bc}]"
 )
-"""Letters whose upper case is several letters, ß apart, or too new for the engines."""
+"""Letters whose upper case has several letters (except ß), or that are too new for the engines."""
 _UNSUPPORTED_LOWER_CASE = r"\\x{3a3}(?:\\PL|\\z)|[\\x{2c2f}\\x{a7c0}-\\x{a7da}\\x{a7f5}\\x{10570}-\\x{105bc}]"
 """Sigma at the end of a word, and capital letters that are too new for the engines."""
 _ANY_CODE_POINT = "'(?s).'"
 _PLAIN_TEXT = re.compile(
     r"[\x20-\x7e\xa1-\xac\xae-\u0148\u014a-\u01ef\u0391-\u03a1\u03b1-\u03c1\u3041-\u3096\u4e00-\u9fff]*"
 )
-"""Texts in which each code point is a letter of its own, and of one other case at most."""
+"""Texts in which each code point is one letter with at most one other case."""
 _ASCII_TEXT = re.compile(r"[\x20-\x7e]*")
-"""Texts whose parts engines cut rightly. Of others they return the whole for a part that begins behind its end."""
+"""Texts that engines slice correctly. For others they return the whole text if a slice begins past its end."""
 _NULL_TEXT = "CAST(NULL AS STRING)"
 _UNLIMITED_CHARS = 2_000_000
-"""More characters than a text of a store can have."""
+"""More characters than any text of a store can have."""
 
 
 class TextRules:
-    """Rewrites one call after the other, whose first argument is a text."""
+    """Rewrites of calls whose first argument is a text."""
 
     def __init__(self, context: AnalysisContext) -> None:
         self._context = context
 
     def rewrite(self, call: FunctionCall, kinds: list[ValueType]) -> None:
-        """Have a function of texts answered as openCypher has it."""
+        """Rewrite a call so that it returns openCypher's result."""
         match call.name:
             case "size":
                 self._around(call.arguments[0], "regexp_replace(", f", {_ANY_CODE_POINT}, 'a', 'g')")
@@ -73,7 +73,7 @@ class TextRules:
         self._context.edits.around(expression.start, expression.end, opening, closing)
 
     def _is_plain(self, expression: Expression, plain: re.Pattern[str] = _PLAIN_TEXT) -> bool:
-        """Tell whether a text is known, and each of its code points is a letter of its own."""
+        """Return whether a text is known and each code point is a separate letter."""
         inner = ungroup(expression)
         value = inner.value if isinstance(inner, Literal) else None
         if isinstance(inner, Parameter):
@@ -82,7 +82,7 @@ class TextRules:
         return isinstance(value, str) and plain.fullmatch(value) is not None
 
     def _trim(self, call: FunctionCall) -> None:
-        """The engine takes off ASCII white space alone."""
+        """Trim Unicode white space; the engine only trims ASCII."""
         ends = {
             "trim": (f"^{_WHITE_SPACE}|{_WHITE_SPACE}$", ", 'g'"),
             "ltrim": (f"^{_WHITE_SPACE}", ""),
@@ -93,26 +93,26 @@ class TextRules:
         self._context.edits.behind(call.end - 2, f", '{expression}', ''{option}")
 
     def _map_case(self, call: FunctionCall, letter: str, several: str, unknown: str) -> None:
-        """Write the letters that become several, and fail on those that the engine does not know."""
+        """Replace letters that map to several, and fail on those that the engine cannot map."""
         text = call.arguments[0]
         if not self._is_plain(text):
-            # Around the call: engines lose texts where a replacement varies. See `tie_bounds`.
+            # Wraps the call, because engines lose texts if a replacement varies by row (`tie_bounds`).
             failing = self._failing(text, unknown, f"{call.name}() of letters without a single other case")
             self._context.edits.around(call.start, call.end, f"(CASE {failing} WHEN 0 THEN ", " END)")
         self._around(text, "regexp_replace(", f", '{letter}', '{several}', 'g')")
 
     def _failing(self, text: Expression, unknown: str, what: str) -> str:
-        """Return a whole number for the engine: 0, or a failure that says what cannot be done."""
+        """Return an engine expression that is 0, or fails with ``what`` if the text has unknown letters."""
         written = self._context.text(text)
         return f"CAST(CASE WHEN regexp_matches({written}, '{unknown}') THEN '{what}' ELSE '0' END AS INT64)"
 
     def _join(self, call: FunctionCall) -> None:
-        """Have the list of code points that a call returns made a text."""
+        """Concatenate the code points that a call returns."""
         self._context.edits.replace(call.start, call.start + 1, "list_to_string('', ")
         self._context.edits.replace(call.start + 1, call.start + 2, "")
 
     def _cut_end(self, call: FunctionCall) -> None:
-        """Cut by letters, which are no fewer code points than are wanted, and then by code points."""
+        """Cut by the engine's letters first, which are at least as many code points, and then by code points."""
         text, count = call.arguments
         if self._is_plain(text):
             return
@@ -155,11 +155,11 @@ class TextRules:
     def _split(self, call: FunctionCall) -> None:
         _, separator, number = call.arguments
         if not is_constant(number):
-            # As in `tie_bounds`, for a text.
+            # Same workaround as `tie_bounds`, for a text.
             self._around(separator, "(", f" + repeat('', 0 * ({self._context.text(number)})))")
 
     def _pad(self, call: FunctionCall) -> None:
-        """The engine counts letters: fail where these are not code points."""
+        """Fail if the text has letters of several code points, which the engine counts as one."""
         text, count, filler = call.arguments
         failing = [
             self._failing(each, _JOINING_CHARACTERS, f"{call.name}() of letters that are joined")

@@ -1,7 +1,7 @@
-"""Static types of Cypher values: what the engine will take an expression for, known before it runs.
+"""Static types of Cypher values, inferred before a statement runs.
 
-`ValueType` says what a value is, whether it may be null, and of what its parts are. `ANY_TYPE` is a value whose type is
-not known here; operations that the engine would answer wrongly for some types refuse it.
+`ValueType` describes a value, its nullability and its parts. `ANY_TYPE` is an unknown type; operations that the engine
+evaluates incorrectly for some types reject it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kgserve.storage.model.fields import (
 )
 
 MAX_EXACT_FLOAT = 1 << 53
-"""Up to here each whole number is a decimal number, too."""
+"""Largest range in which every integer is exact as a float."""
 MAX_INTEGER = (1 << 63) - 1
 
 KIND_DESCRIPTIONS = {
@@ -54,16 +54,16 @@ KIND_DESCRIPTIONS = {
     "id": "an internal id",
     "entries": "a map of any keys",
 }
-"""What people call each kind of value. ``relations`` is the variable of a pattern of variable length."""
+"""Readable name of each kind of value; ``relations`` is the variable of a variable-length pattern."""
 
 NUMBER_KINDS = frozenset({"integer", "float", "decimal"})
 
 
 class ValueType(msgspec.Struct, frozen=True):
-    """What a value is. ``of`` is the type of a list's elements, ``fields`` those of a map, by its keys.
+    """Type of a value; ``of`` is the element type of a list, ``fields`` are the types of a map by key.
 
-    A float ``may_be_nan``; an integer ``may_be_large`` when it may be no exact decimal number. A text ``is_filled``
-    when it cannot be empty. A relationship ``is_undirected`` when it may have been met from either end.
+    ``may_be_nan``: a float that may be NaN. ``may_be_large``: an integer that may be inexact as a float. ``is_filled``:
+    a text that cannot be empty. ``is_undirected``: a relationship that may be matched from either end.
     """
 
     kind: str
@@ -78,42 +78,42 @@ class ValueType(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Readable name."""
         return KIND_DESCRIPTIONS[self.kind]
 
     @property
     def is_known(self) -> bool:
-        """Whether it is certain before the statement runs."""
+        """True if the type is known before the statement runs."""
         return self.kind not in {"any", "engine", "null"}
 
     @property
     def element(self) -> ValueType:
-        """The type of an element of a list."""
+        """Type of a list element."""
         if self.kind == "engine":
             return self
         return self.of or ANY_TYPE
 
     def field(self, name: str) -> ValueType | None:
-        """Return the type of a map's value by its key."""
+        """Return the type of a map's value by key."""
         return dict(self.fields).get(name)
 
     def nullable(self) -> ValueType:
-        """Return the same for a value that may be null."""
+        """Return the nullable variant of the type."""
         return self if self.is_nullable else msgspec.structs.replace(self, is_nullable=True)
 
     @property
     def is_nan_possible(self) -> bool:
-        """Whether it is a decimal number that may be NaN."""
+        """True for a float that may be NaN."""
         return self.kind == "float" and self.may_be_nan
 
     def derived(self) -> ValueType:
-        """Return the same for a value that is no column any more."""
+        """Return the type for a computed value, which is not a column."""
         return msgspec.structs.replace(self, is_column=False) if self.is_column else self
 
 
 ANY_TYPE = ValueType("any", is_nullable=True, may_be_nan=True, may_be_large=True)
 ENGINE_TYPE = ValueType("engine", is_nullable=True)
-"""The type of what only the engine knows: the result of a procedure, or a property that it will refuse."""
+"""Type known only to the engine: a procedure's result, or a property that the engine will reject."""
 NULL_TYPE = ValueType("null", is_nullable=True)
 BOOLEAN_TYPE = ValueType("boolean")
 INTEGER_TYPE = ValueType("integer")
@@ -126,7 +126,7 @@ EMPTY_LIST_TYPE = ValueType("list", of=None)
 
 
 def list_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
-    """Return the type of lists of a type."""
+    """Return the list type of an element type."""
     return ValueType("list", of=element.derived(), is_nullable=is_nullable)
 
 
@@ -163,7 +163,7 @@ ELSEWHERE_COLUMN_TYPES = {name: msgspec.structs.replace(TEXT_VALUE_TYPE, is_colu
 
 
 def type_of_literal(literal: Literal) -> ValueType:
-    """Return the type of what is written."""
+    """Return the type of a literal."""
     value = literal.value
     if literal.kind == "null":
         return NULL_TYPE
@@ -175,7 +175,7 @@ def type_of_literal(literal: Literal) -> ValueType:
 
 
 def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
-    """Return the type of a parameter's value, as `guard.values` has prepared it."""
+    """Return the type of a parameter value prepared by `guard.values`."""
     match value:
         case None:
             return NULL_TYPE
@@ -211,7 +211,7 @@ def _common(items: list[Any]) -> ValueType:
 
 
 def join(first: ValueType, second: ValueType) -> ValueType:
-    """Return the type of a value that is of one of two types; `ANY_TYPE` where they have nothing in common."""
+    """Return the common type of two types; `ANY_TYPE` if they have none."""
     if first == second:
         return first
     if first.kind == "null" or second.kind == "null":
@@ -232,7 +232,7 @@ def join(first: ValueType, second: ValueType) -> ValueType:
 
 
 def join_elements(first: ValueType, second: ValueType) -> ValueType | None:
-    """Return the type of the elements of either list; an empty list has none."""
+    """Return the common element type of two lists; an empty list has none."""
     if first.of is None or second.of is None:
         return first.of or second.of
     return join(first.of, second.of)
@@ -243,13 +243,13 @@ _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def has_integers(kind: ValueType) -> bool:
-    """Tell whether a value is a whole number, or holds any."""
+    """Return whether a value is an integer or contains one."""
     parts = [part for _, part in kind.fields] if kind.of is None else [kind.of]
     return kind.kind == "integer" or any(map(has_integers, parts))
 
 
 def declare_type(kind: ValueType) -> str | None:
-    """Return the engine's name of a type; None where a part of it is not certain."""
+    """Return the engine's name of a type; None if part of it is unknown."""
     if kind.kind == "list":
         element = None if kind.of is None else declare_type(kind.of)
         return None if element is None else f"{element}[]"

@@ -1,8 +1,8 @@
-"""What the words of a statement that writes say, before it runs: its reach, its footprint and its ending.
+"""Static analysis of write statements: write scope, footprint and final write.
 
-The *reach* is what it can change at most: so little has to be looked at after it has run. The *footprint* is which rows
-it may meet: what others write is held against that, not against the store. The *ending* is what it changes, if it does
-so only in its last clause: what comes before is then asked like any question, and DELETE or SET is done by kgserve.
+The write scope is the most that a statement can change, so only that much is compared afterwards. The footprint is the
+rows it may match: concurrent writes conflict only if they touch it. The final write is a DELETE or SET in the last
+clause: the preceding part runs as a read, and kgserve applies the write.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ SETTABLE_PROPERTIES = {
     "created_by": _STRING_TYPE,
     "weight": "DOUBLE",
 }
-"""Properties that are set to values of one type, which JSON carries as they are."""
+"""Properties with a single type whose values JSON represents exactly."""
 _SETTABLE_NODE_PROPERTIES = SETTABLE_PROPERTIES.keys() - {"weight"}
 _SETTABLE_EDGE_PROPERTIES = frozenset({"attributes", "created_by", "weight"})
 
 
 class WriteScope(msgspec.Struct, frozen=True):
-    """What a statement may do: make rows, take rows away, and set the ``assigned`` of the ``names`` in it; None is any.
+    """Upper bound on the changes of a statement.
 
-    Without ``relations`` it meets none, and changes none.
+    It may create, delete and set rows, and assign the ``assigned`` of the ``names`` in it; None means any. Without
+    ``relations`` it neither matches nor changes any.
     """
 
     creates: bool = True
@@ -59,19 +60,22 @@ class WriteScope(msgspec.Struct, frozen=True):
     assigned: frozenset[str] | None = None
 
     def may_name(self, name: str) -> bool:
-        """Whether a property is named."""
+        """Return whether the statement may name a property."""
         return self.names is None or name in self.names
 
     def may_set(self, name: str) -> bool:
-        """Whether rows that stay may have another value of a property."""
+        """Return whether the statement may change a property of remaining rows."""
         return self.sets and self.may_name(name) and (self.assigned is None or name in self.assigned)
 
 
 def reach(statement: Statement) -> WriteScope:
-    """What a statement may do. The engine sets a property only by its name, and makes rows without a version."""
+    """Return the write scope of a statement.
+
+    The engine sets properties only by name, and creates rows without a version.
+    """
     found = tokens(statement.text)
     words = {token.text.upper() for token in found if token.kind in {"word", "symbol"}}
-    # As SET has it, and comparisons, too.
+    # Assignments in SET; comparisons match as well.
     dotted = zip(found, found[1:], found[2:], strict=False)
     assigned = frozenset(
         name.text.strip("`").lower() for dot, name, sign in dotted if dot.text == "." and sign.text == "="
@@ -87,35 +91,35 @@ def reach(statement: Statement) -> WriteScope:
 
 
 class TextCondition(msgspec.Struct, frozen=True):
-    """What a pattern asks of a property that is a text: a node that fails it cannot have been met."""
+    """Condition of a pattern on a text property; a node that fails it cannot have been matched."""
 
     property: str
     sign: str
     value: str
 
     def holds(self, row: NodeRow) -> bool:
-        """Whether a node fulfils it."""
+        """Return whether a node satisfies the condition."""
         return _COMPARISON_FUNCTIONS[self.sign](getattr(row, self.property), self.value)
 
 
 class Footprint:
-    """What a statement's patterns ask of nodes: by name or, where they have none, by place.
+    """Conditions of a statement's patterns on nodes, by variable name or by position for unnamed nodes.
 
-    What is not understood counts as meeting everything. What it makes is not in here: whoever writes it has to see
-    whether others have made the same.
+    Constructs that are not analysed count as matching everything. Created rows are not included: the writer must check
+    for concurrent creation of the same rows.
     """
 
     def __init__(self, statement: Statement) -> None:
         self._outline = Outline(statement.text, tokens(statement.text))
         self._parameters = statement.parameters
         self._conditions: dict[str, list[TextCondition]] = {}
-        # Nodes that stand alone in a pattern, and the ends of each relation.
-        self._lonely: set[str] = set()
+        # Isolated nodes of patterns, and the endpoints of each relation.
+        self._isolated: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
         self._paired: set[str] = set()
         self.meets_all = not _UNTRACKED_WORDS.isdisjoint(self._outline.words)
-        # What has passed a WITH may be something else by that name, and has been counted or written as it was.
-        self._settled: set[str] = set()
+        # Variables that passed a WITH: the name may be rebound, or its rows already aggregated or written.
+        self._passed_with: set[str] = set()
         clause = ""
         for index, word in enumerate(self._outline.words):
             if word in CLAUSE_ENDS and self._outline.is_clause(index):
@@ -123,37 +127,37 @@ class Footprint:
             if word in {"MATCH", "MERGE"}:
                 self._read(index)
             elif clause == "WITH":
-                self._settled |= self._conditions.keys()
+                self._passed_with |= self._conditions.keys()
             if word == "AS" and self._outline.tokens[index + 1].text in self._conditions:
                 self.meets_all = True
-            self.meets_all |= clause not in _PATTERN_CLAUSES and self._links(index)
+            self.meets_all |= clause not in _PATTERN_CLAUSES and self._continues_pattern(index)
 
     def meets_node(self, row: NodeRow, *, new: bool) -> bool:
-        """Whether a state of a node may be met. One that is ``new`` has a relation only by an edge that is new, too."""
-        names = self._lonely if new else self._conditions
-        return self.meets_all or any(self._takes(name, row) for name in names)
+        """Return whether a node may be matched; a ``new`` one has relations only through new edges."""
+        names = self._isolated if new else self._conditions
+        return self.meets_all or any(self._matches_conditions(name, row) for name in names)
 
     def meets_edge(self, key: EdgeKey, node: Callable[[str], NodeRow | None]) -> bool:
-        """Whether an edge may be met; ``node`` looks its ends up."""
+        """Return whether an edge may be matched; ``node`` looks up its endpoints."""
         if self.meets_all or not self._pairs:
             return self.meets_all
         ends = node(key[0]), node(key[1])
-        return any(self._may_be(ends, pair) or self._may_be(ends[::-1], pair) for pair in self._pairs)
+        return any(self._can_match(ends, pair) or self._can_match(ends[::-1], pair) for pair in self._pairs)
 
-    def _may_be(self, ends: tuple[NodeRow | None, ...], pair: tuple[str, str]) -> bool:
-        return all(row is None or self._takes(name, row) for row, name in zip(ends, pair, strict=True))
+    def _can_match(self, ends: tuple[NodeRow | None, ...], pair: tuple[str, str]) -> bool:
+        return all(row is None or self._matches_conditions(name, row) for row, name in zip(ends, pair, strict=True))
 
-    def _takes(self, name: str, row: NodeRow) -> bool:
+    def _matches_conditions(self, name: str, row: NodeRow) -> bool:
         return all(condition.holds(row) for condition in self._conditions[name])
 
-    def _links(self, index: int) -> bool:
-        """Whether a pattern goes on from a node there: one that is asked about may be anywhere in an expression."""
+    def _continues_pattern(self, index: int) -> bool:
+        """Return whether a pattern continues from a node here; pattern conditions may occur in any expression."""
         outline = self._outline
         begins = outline.symbol(index) == ")" and outline.symbol(index + 1) in {"-", "<"}
         return begins and (outline.symbol(index + 2) in {"-", "["})
 
     def _read(self, match: int) -> None:
-        """Take in one MATCH or MERGE, with its WHERE."""
+        """Analyse one MATCH or MERGE with its WHERE."""
         outline = self._outline
         self.meets_all |= outline.opener[match] != -1
         if self.meets_all:
@@ -167,7 +171,7 @@ class Footprint:
                 name = self._node(index)
                 if before is not None and linked:
                     self._pairs.add((before, name))
-                    # A MERGE does not leave out a node that has no edge.
+                    # A MERGE also matches nodes without an edge.
                     self._paired.update((before, name) if is_match else ())
                 before, linked = name, False
                 index = outline.partner[index]
@@ -178,15 +182,15 @@ class Footprint:
                 before = None
             linked |= symbol in {"-", "[", "<", ">"}
             index += 1
-        self._lonely = self._conditions.keys() - self._paired
+        self._isolated = self._conditions.keys() - self._paired
         if outline.word(index) == "WHERE":
             self._where(index + 1)
 
     def _node(self, opening: int) -> str:
-        """The name of a node, whose own conditions are taken in."""
+        """Return the name of a node, after recording its conditions."""
         outline, closing = self._outline, self._outline.partner[opening]
         name = outline.tokens[opening + 1].text if outline.name(opening + 1) else f"({opening}"
-        self.meets_all |= name in self._settled
+        self.meets_all |= name in self._passed_with
         conditions = self._conditions.setdefault(name, [])
         for index in range(opening + 1, closing):
             braces = outline.opener[index]
@@ -195,7 +199,7 @@ class Footprint:
         return name
 
     def _where(self, start: int) -> None:
-        """Take in what stands between ANDs alone."""
+        """Record the conditions that are joined by AND alone."""
         outline = self._outline
         end = next((at for at in range(start, len(outline)) if self._ends(at)), len(outline))
         own = [at for at in range(start, end) if outline.opener[at] == -1]
@@ -205,7 +209,7 @@ class Footprint:
         for at in begins:
             name = outline.tokens[at].text if at + 2 < len(outline) else ""
             conditions = self._conditions.get(name)
-            if conditions is None or name in self._settled or outline.symbol(at + 1) != ".":
+            if conditions is None or name in self._passed_with or outline.symbol(at + 1) != ".":
                 continue
             sign = outline.symbol(at + 3) or outline.word(at + 3)
             value = at + 4 + (sign in {"STARTS", "ENDS"})
@@ -217,7 +221,7 @@ class Footprint:
         return outline.opener[index] == -1 and outline.word(index) in CLAUSE_ENDS and outline.is_clause(index)
 
     def _add(self, conditions: list[TextCondition], name: str, sign: str, place: int, ends: set[str]) -> None:
-        """Take in a condition whose value is one text, alone."""
+        """Record a condition whose value is a single text."""
         outline = self._outline
         after = outline.symbol(place + 1) or outline.word(place + 1)
         if (
@@ -246,20 +250,22 @@ def meets_any(
     changed: Iterable[NodeRow | str],
     edges: Iterable[EdgeKey],
 ) -> bool:
-    """Whether a statement may meet any of these: ``new`` nodes, others that are other now or gone, and edges.
+    """Return whether a statement may match any of the ``new`` nodes, ``changed`` or deleted nodes, or ``edges``.
 
-    ``before`` looks a node up as it was when the statement looked.
+    ``before`` looks up a node as it was when the statement ran.
     """
     made = {row.id: row for row in new}
     return (
         footprint.meets_all
         or any(footprint.meets_node(row, new=True) for row in made.values())
-        or any(footprint.meets_node(row, new=False) for row in _states(changed, before))
+        or any(footprint.meets_node(row, new=False) for row in _states_before_and_after(changed, before))
         or any(footprint.meets_edge(key, lambda node_id: made.get(node_id) or before(node_id)) for key in edges)
     )
 
 
-def _states(changed: Iterable[NodeRow | str], before: Callable[[str], NodeRow | None]) -> Iterator[NodeRow]:
+def _states_before_and_after(
+    changed: Iterable[NodeRow | str], before: Callable[[str], NodeRow | None]
+) -> Iterator[NodeRow]:
     for each in changed:
         if not isinstance(each, str):
             yield each
@@ -269,10 +275,10 @@ def _states(changed: Iterable[NodeRow | str], before: Callable[[str], NodeRow | 
 
 
 class ChangedElement(msgspec.Struct, frozen=True):
-    """A node or an edge that is changed, and where the answer tells which.
+    """Node or edge that is changed, and the columns of the answer that identify it.
 
-    For a node ``told`` is its id; for an edge the ids of its ends and its relation type, or where a pattern does not
-    name both, the edge itself. ``column`` is the first of them in the answer.
+    The identifying expressions are the id of a node; for an edge its endpoints' ids and relation type, or the edge
+    itself if a pattern does not name both ends. ``column`` is the first column.
     """
 
     name: str
@@ -282,12 +288,12 @@ class ChangedElement(msgspec.Struct, frozen=True):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types that its columns have to have."""
+        """Required types of the columns."""
         return ("REL",) if self.told == (self.name,) else (_STRING_TYPE,) * len(self.told)
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """A property of an element, and the column of the answer that has the value it is given."""
+    """Property of an element, and the answer column with its new value."""
 
     element: ChangedElement
     property: str
@@ -295,7 +301,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """A column that the caller gets, and the one of the answer that it is; an ``element`` as it was before the end."""
+    """Column returned to the caller, and its source column; ``element`` if it is the element before the write."""
 
     name: str
     column: int
@@ -303,7 +309,10 @@ class Returned(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """What is done in the end: the ``elements`` are deleted, with all their edges if ``detach`` is said, or set."""
+    """Final write: the ``elements`` are deleted, with all their edges if ``detach``, or set.
+
+    ``question`` is the read part.
+    """
 
     question: Statement
     elements: tuple[ChangedElement, ...]
@@ -313,7 +322,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def ending(statement: Statement) -> Ending | None:
-    """The ending of a statement that writes, if it has one that is understood."""
+    """Return the final write of a write statement; None if its form is not supported."""
     outline = Outline(statement.text, tokens(statement.text))
     writes = [index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES]
     first = writes[0]
@@ -334,7 +343,7 @@ def _deletion(statement: Statement, outline: Outline, writes: list[int]) -> Endi
     elements = _elements(outline, dict.fromkeys(names), writes[0])
     if not elements:
         return None
-    question = _question(statement, outline, writes[0], "DISTINCT", _told(elements))
+    question = _read_statement(statement, outline, writes[0], "DISTINCT", _identifying_columns(elements))
     return Ending(question, elements, detach=len(writes) > 1)
 
 
@@ -343,11 +352,11 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
     found: dict[tuple[str, str], str] = {}
     items = outline.items(place + 1, end)
     for item in items:
-        if not _assigns(outline, item, statement):
+        if not _is_simple_assignment(outline, item, statement):
             return None
         found[outline.tokens[item[0]].text, outline.tokens[item[2]].text] = f"({_text(outline, item[4:])})"
     assigned = {property_ for _, property_ in found}
-    # One after the other: a later one would see what an earlier one has set.
+    # Assignments run in sequence: a later one would see the result of an earlier one.
     if (
         not assigned <= SETTABLE_PROPERTIES.keys()
         or len(found) < len(items)
@@ -356,30 +365,30 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
         return None
     elements = _elements(outline, dict.fromkeys(name for name, _ in found), place)
     by_name = {element.name: element for element in elements}
-    if not all(name in by_name and _has(by_name[name], property_) for name, property_ in found):
+    if not all(name in by_name and _has_settable_property(by_name[name], property_) for name, property_ in found):
         return None
-    told = _told(elements)
+    told = _identifying_columns(elements)
     assignments = tuple(
         Assignment(by_name[name], property_, len(told) + at) for at, (name, property_) in enumerate(found)
     )
     if end < len(outline) and "OPTIONAL" in outline.words:
-        return None  # what is set of nothing is nothing
+        return None  # setting a property of null is a no-op
     columns, returned = [*told, *found.values()], list[Returned]()
     for item in outline.items(end + 1, len(outline)) if end < len(outline) else ():
-        rendered = _rendered(outline, item, found, by_name)
+        rendered = _render_returned_item(outline, item, found, by_name)
         if rendered is None:
             return None
         name, text, element = rendered
         returned.append(Returned(name, len(columns), element))
         columns.append(text)
-    question = _question(statement, outline, place, "", columns)
+    question = _read_statement(statement, outline, place, "", columns)
     return Ending(question, elements, assignments=assignments, returned=tuple(returned))
 
 
-def _rendered(
+def _render_returned_item(
     outline: Outline, item: range, values: dict[tuple[str, str], str], elements: dict[str, ChangedElement]
 ) -> tuple[str, str, ChangedElement | None] | None:
-    """Name and text of what is returned, as it is before the end; None for what cannot be told then."""
+    """Return name and text of a returned item as it was before the write; None if it depends on the write."""
     is_named = len(item) > _ALIAS_TOKENS and outline.word(item[-_ALIAS_TOKENS]) == "AS"
     body = item[:-_ALIAS_TOKENS] if is_named else item
     if not body or not _is_value(outline, body, {"AS", "DISTINCT", "COUNT"}):
@@ -413,35 +422,35 @@ def _text(outline: Outline, item: range) -> str:
     return outline.text[outline.tokens[item[0]].start : outline.tokens[item[-1]].end]
 
 
-def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
-    """Whether this is ``name.property = value``, with a value that means the same in a RETURN."""
+def _is_simple_assignment(outline: Outline, item: range, statement: Statement) -> bool:
+    """Return whether this is ``name.property = value`` with a value that means the same in a RETURN."""
     shape = [outline.symbol(index) for index in item[:4]]
     if len(item) <= len(shape) or shape != ["", ".", "", "="] or outline.tokens[item[0]].kind != "word":
         return False
     value = item[4:]
     named = (outline.tokens[index].text[1:] for index in value if outline.tokens[index].kind == "parameter")
-    # Nulls of no type are told apart by the engine alone.
+    # Only the engine can handle nulls without a type.
     untyped = any(statement.parameters.get(name) is None for name in named)
     return not untyped and _is_value(outline, value, {"NULL"})
 
 
 def _is_value(outline: Outline, item: range, words: set[str]) -> bool:
-    """Whether no clause follows in it, no aggregate is called, and none of these words stands in it."""
+    """Return whether a range has no clause, no aggregate and none of ``words``."""
     aggregates = any(outline.calls(index) in AGGREGATE_FUNCTIONS for index in item)
     return not aggregates and all(outline.word(index) not in CLAUSE_ENDS | words for index in item)
 
 
-def _has(element: ChangedElement, property_: str) -> bool:
+def _has_settable_property(element: ChangedElement, property_: str) -> bool:
     return property_ in (_SETTABLE_NODE_PROPERTIES if element.is_node else _SETTABLE_EDGE_PROPERTIES)
 
 
 def _reads_any(outline: Outline, items: list[range], properties: set[str]) -> bool:
-    """Whether a value could depend on one of these: read it, or be made of a whole node, edge or path."""
+    """Return whether a value may depend on these properties, or on a whole node, edge or path."""
     values = (index for item in items for index in item[4:])
-    return any(_reads(outline, index, properties) for index in values)
+    return any(_reads_property(outline, index, properties) for index in values)
 
 
-def _reads(outline: Outline, index: int, properties: set[str]) -> bool:
+def _reads_property(outline: Outline, index: int, properties: set[str]) -> bool:
     if not outline.name(index) or outline.word(index) in KEYWORDS:
         return False
     if outline.symbol(index - 1) == ".":
@@ -451,9 +460,9 @@ def _reads(outline: Outline, index: int, properties: set[str]) -> bool:
 
 
 def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[ChangedElement, ...]:
-    """The nodes and edges of the patterns before a token that have these names; none if one of them is something else.
+    """Return the nodes and edges with these names in patterns before a token; empty if a name is anything else.
 
-    A name that is given to anything else as well, or to a node of another table, is none of theirs.
+    Names that are also bound otherwise, or to a node of another table, do not qualify.
     """
     nodes, others = set[str](), set[str]()
     edges: dict[str, tuple[str, ...]] = {}
@@ -466,7 +475,7 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Chang
         elif outline.symbol(index - 1) == "[" and outline.has_own(index - 1, "*"):
             others.add(name.strip("`").lower())
         elif outline.symbol(index - 1) == "[" and outline.symbol(index + 1) in {":", "]", "{"}:
-            # One that is met twice is told by itself, and one whose ends may be others after a WITH.
+            # Matched twice, or with endpoints rebound by a WITH: identified by the edge itself.
             is_passed_on = any(outline.word(at) == "WITH" and outline.is_clause(at) for at in range(index, end))
             by_ends = name not in edges and not is_passed_on
             edges[name] = (by_ends and _ends(outline, index - 1)) or (name,)
@@ -481,7 +490,7 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Chang
 
 
 def _ends(outline: Outline, bracket: int) -> tuple[str, ...]:
-    """What tells the relation of a bracket by its ends, in its direction; nothing where one has no name."""
+    """Return the expressions that identify a relation by its endpoints, in its direction; empty if one is unnamed."""
     after = outline.partner[bracket] + 1
     leaves, comes = outline.symbol(after + 1) == ">", outline.symbol(bracket - 2) == "<"
     opening = outline.partner.get(bracket - 2 - comes, -1)
@@ -493,7 +502,7 @@ def _ends(outline: Outline, bracket: int) -> tuple[str, ...]:
 
 
 def _name(outline: Outline, opening: int) -> str:
-    """The name of the node whose parenthesis opens there, empty when it has none."""
+    """Return the name of the node that opens here; empty if it has none."""
     is_named = outline.symbol(opening) == "(" and outline.symbol(opening + 2) == ":"
     return outline.tokens[opening + 1].text if is_named else ""
 
@@ -502,11 +511,11 @@ def _is_entity(outline: Outline, index: int) -> bool:
     return outline.tokens[index].text == "Entity" and outline.symbol(index + 1) in {")", "{"}
 
 
-def _told(elements: Iterable[ChangedElement]) -> list[str]:
+def _identifying_columns(elements: Iterable[ChangedElement]) -> list[str]:
     return [told for element in elements for told in element.told]
 
 
-def _question(statement: Statement, outline: Outline, end: int, how: str, columns: Iterable[str]) -> Statement:
+def _read_statement(statement: Statement, outline: Outline, end: int, how: str, columns: Iterable[str]) -> Statement:
     named = (f"{column} AS column_{at}" for at, column in enumerate(columns))
     text = f"{statement.text[: outline.tokens[end].start]}RETURN {how} {', '.join(named)}"
     return msgspec.structs.replace(statement, text=text, updates=False)

@@ -94,7 +94,7 @@ def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Pa
     refused = store.ask("RETURN 'ab' =~ '(?=a)ab' AS c", {}).error
     store.close()
     assert found == dict.fromkeys(TEXTS, "agreed")
-    assert all("a list holds values of one type here" in error for error in mixed)
+    assert all("a list must hold values of one type" in error for error in mixed)
     assert "not one of RE2's: lookahead" in refused
 
 

@@ -47,7 +47,7 @@ def test_who_was_asked_longest_ago_gives_way_and_is_back_when_asked(pool: StoreP
     assert having_one(pool) == {"a", "b"}
     ended = [line for line in lines if line["event"] == "engine_ended"]
     assert [line["store"] for line in ended] == ["a", "b", "c"]
-    assert {line["reason"] for line in ended} == {"another store is asked"}
+    assert {line["reason"] for line in ended} == {"another store needs the slot"}
     begun = {line["process"] for line in lines if line["event"] == "engine_begun"}
     assert {line["process"] for line in ended} < begun
     assert all(store.engine.rebuilds == 0 for store in pool.open_stores().values())

@@ -1,7 +1,7 @@
-"""Which nodes have an attribute, or had it: an index made when somebody first asks, so that others do without it.
+"""Attribute index of the catalog, built on the first query that filters by attributes.
 
-What was is taken from the history, state by state as they ended. An attribute is a digest of its key and its value, so
-that long values take no more than short ones.
+Past states are read from the history in the order in which they ended. An attribute is stored as a digest of its key
+and value, so its length does not matter.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kgserve.storage.model.rows import NodeRow
 
 ATTRIBUTE_SORT_BATCH_SIZE = 100_000
 MAX_COUNTED_ATTRIBUTE_NODES = 100_000
-"""Counting them takes 3 ms; what occurs more often is not rare."""
+"""Limit for counting the nodes with an attribute (3 ms); more frequent attributes are not selective."""
 
 
 class EndedState(NamedTuple):
-    """A state that held from commit ``first`` to before ``last``."""
+    """State of a node that held from commit ``first`` up to, but excluding, commit ``last``."""
 
     id: str
     first: int
@@ -31,7 +31,10 @@ class EndedState(NamedTuple):
 
 
 class PastPlace(NamedTuple):
-    """The state up to which all that are over are known, by its end and its id; ``oldest``: what the history knows."""
+    """Position in the history: the last indexed ended state, by its end and id.
+
+    ``oldest``: the oldest commit that the history covers.
+    """
 
     last: int
     id: str
@@ -39,7 +42,7 @@ class PastPlace(NamedTuple):
 
 
 def kept(connection: sqlite3.Connection) -> bool:
-    """Whether the file has the index. One that is not of the commit of the file is thrown away."""
+    """Return whether the file has a current attribute index; an index of another commit is dropped."""
     if not connection.execute(sql.SELECT_HAS_ATTRIBUTE_TABLES).fetchone()[0]:
         return False
     fits = bool(connection.execute(sql.SELECT_IS_ATTRIBUTE_CURSOR_CURRENT).fetchone()[0])
@@ -50,45 +53,45 @@ def kept(connection: sqlite3.Connection) -> bool:
 
 
 def begin(transaction: sqlite3.Connection, rows: Iterable[NodeRow]) -> None:
-    """Make the index of all rows."""
+    """Build the index from all rows."""
     forget(transaction)
     _run(transaction, sql.CREATE_ATTRIBUTE_TABLES)
     found = ((digest, row.id) for row in rows for digest in digests(row.attributes))
-    # In order they lie beside each other; and an index is made in half the time once all is there.
+    # Sorted rows are stored contiguously, and building the index afterwards takes half the time.
     while some := sorted(islice(found, ATTRIBUTE_SORT_BATCH_SIZE)):
         transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, some)
     transaction.execute(sql.CREATE_ATTRIBUTE_NODE_INDEX)
 
 
 def forget(transaction: sqlite3.Connection) -> None:
-    """Have no index."""
+    """Drop the index."""
     _run(transaction, sql.DROP_ATTRIBUTE_TABLES)
 
 
 def follow(transaction: sqlite3.Connection, net: NetChange, sequence: int) -> None:
-    """Take in what a group of writes changed."""
+    """Apply the changes of a group of writes to the index."""
     put = (*net.nodes_created.values(), *net.nodes_updated.values())
     before = {node_id: _values_of(transaction, node_id) for node_id in (*net.nodes_deleted, *net.nodes_updated)}
     after = {row.id: digests(row.attributes) for row in put}
-    transaction.executemany(sql.DELETE_ATTRIBUTE_VALUE, _missing(before, after))
-    transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, _missing(after, before))
+    transaction.executemany(sql.DELETE_ATTRIBUTE_VALUE, _difference(before, after))
+    transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, _difference(after, before))
     transaction.execute(sql.UPDATE_ATTRIBUTE_CURSOR, (sequence,))
 
 
 def how_many(reader: sqlite3.Connection, digest: bytes) -> int:
-    """How many nodes have an attribute, or `MAX_COUNTED_ATTRIBUTE_NODES` if more do."""
+    """Return the number of nodes with an attribute, at most `MAX_COUNTED_ATTRIBUTE_NODES`."""
     return reader.execute(sql.COUNT_NODES_WITH_ATTRIBUTE, (digest, MAX_COUNTED_ATTRIBUTE_NODES)).fetchone()[0]
 
 
 def past_place(transaction: sqlite3.Connection) -> PastPlace:
-    """How far the states that are over have been taken in."""
+    """Return the history position up to which ended states are indexed."""
     _run(transaction, sql.CREATE_PAST_ATTRIBUTE_TABLES)
     found = transaction.execute(sql.SELECT_PAST_POSITION).fetchone()
     return PastPlace(*found) if found else PastPlace(0, "", 0)
 
 
 def take_past(transaction: sqlite3.Connection, states: Iterable[EndedState], place: PastPlace) -> None:
-    """Take in states that are over, note the place that this leads to, and forget what ended before the oldest."""
+    """Index ended states, record the new position, and delete states that ended before the oldest commit."""
     found = ((digest, each.last, each.id, each.first) for each in states for digest in digests(each.attributes))
     transaction.executemany(sql.INSERT_PAST_ATTRIBUTE, found)
     if place.oldest > past_place(transaction).oldest:
@@ -98,12 +101,12 @@ def take_past(transaction: sqlite3.Connection, states: Iterable[EndedState], pla
 
 
 def forget_past(transaction: sqlite3.Connection) -> None:
-    """Begin anew with the states that are over."""
+    """Drop the index of ended states."""
     _run(transaction, sql.DROP_PAST_ATTRIBUTE_TABLES)
 
 
 def having_had(reader: sqlite3.Connection, wanted: Sequence[Condition], at: int) -> list[str]:
-    """The nodes whose state as of a commit is over and had some attributes."""
+    """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes."""
     values: dict[str, Any] = {f"value{number}": each.digest for number, each in enumerate(wanted)}
     return [node_id for (node_id,) in reader.execute(sql.having_had(len(wanted)), {**values, "at": at})]
 
@@ -112,13 +115,13 @@ def _values_of(transaction: sqlite3.Connection, node_id: str) -> set[bytes]:
     return {digest for (digest,) in transaction.execute(sql.SELECT_ATTRIBUTE_VALUES, (node_id,))}
 
 
-def _missing(these: dict[str, set[bytes]], those: dict[str, set[bytes]]) -> Iterable[tuple[bytes, str]]:
-    """What nodes have here and not there."""
+def _difference(these: dict[str, set[bytes]], those: dict[str, set[bytes]]) -> Iterable[tuple[bytes, str]]:
+    """Return the (digest, node id) pairs that are in ``these`` but not in ``those``."""
     return ((digest, node_id) for node_id, own in these.items() for digest in own - those.get(node_id, set()))
 
 
 def _run(transaction: sqlite3.Connection, statements: str) -> None:
-    """Several statements at once: alone, each would be committed by itself."""
+    """Run several statements in one transaction; outside one, each would be committed separately."""
     if not transaction.in_transaction:
         transaction.execute("BEGIN")
     for statement in filter(None, map(str.strip, statements.split(";"))):

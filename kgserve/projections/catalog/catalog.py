@@ -1,11 +1,10 @@
-"""The catalog: nodes in the order of their ids, and counts by type and tag, in SQLite, so that listing never scans.
+"""Catalog of a store in SQLite: node ids in order, and counts by type and tag, so that listing needs no scan.
 
-A view like any other: it carries the sequence that it has seen, is brought up to date before it is asked, and is built
-anew whenever it does not fit. For that reason commits do not wait for the disk. What it names is compared with the row.
+A projection: it stores the sequence it has applied, catches up before each query, and is rebuilt if it does not fit.
+Commits therefore need no fsync. Ids it returns are verified against the rows.
 
-A tag `prefix:value` counts three times: as a tag, for its prefix, and as a value of that prefix, so that each of them
-is found by frequency in one index. Tags of nodes, and their bounds in the world's time, are kept for those nodes alone
-that have any.
+A tag `prefix:value` is counted three times: as a tag, for its prefix, and as a value of the prefix. Each can then be
+listed by frequency from one index. Tags and validity bounds are stored only for nodes that have them.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ TALLY_RELATION_TYPE = "relation_type"
 TALLY_TAG = "tag"
 TALLY_TAG_PREFIX = "prefix"
 _TALLY_TAG_VALUE_PREFIX = "value:"
-# Sorting fewer than these is faster than to pass over the rest, the most frequent first.
+# Below this number, sorting is faster than filtering the list that is ordered by frequency.
 _MAX_SORTED_TALLIES = 5_000
 _LAST_CHARACTER = chr(0x10FFFF)
 _FIRST_SURROGATE, _END_OF_SURROGATES = 0xD800, 0xE000
@@ -62,35 +61,35 @@ _FIRST_SURROGATE, _END_OF_SURROGATES = 0xD800, 0xE000
 Count = tuple[str, str, int]
 
 
-def _values_of(prefix: str) -> str:
-    """The kind of tally that holds the values of a prefix."""
+def _value_tally_kind(prefix: str) -> str:
+    """Return the tally kind for the values of a prefix."""
     return _TALLY_TAG_VALUE_PREFIX + prefix
 
 
 def split_tag(tag: str) -> tuple[str, str] | None:
-    """The prefix of a tag, and its value; None when nothing is in front of a colon."""
+    """Split a tag at its first colon into prefix and value; None without a prefix."""
     prefix, colon, value = tag.partition(":")
     return (prefix, value) if prefix and colon else None
 
 
 def _counts(kind: str, counts: Counter[str]) -> list[Count]:
-    """Counts of one kind that are not zero."""
+    """Return the nonzero counts as tally rows of one kind."""
     return [(kind, name, count) for name, count in counts.items() if count]
 
 
 def _counts_of_tags(tags: Counter[str]) -> list[Count]:
-    """What a change of counts by tag comes to in all."""
+    """Return the tally changes for tags, prefixes and values that result from a change of counts by tag."""
     prefixes: Counter[str] = Counter()
     values: list[Count] = []
     for tag, count in tags.items():
         if count and (parts := split_tag(tag)):
             prefixes[parts[0]] += count
-            values.append((_values_of(parts[0]), parts[1], count))
+            values.append((_value_tally_kind(parts[0]), parts[1], count))
     return [*_counts(TALLY_TAG, tags), *_counts(TALLY_TAG_PREFIX, prefixes), *values]
 
 
-def _add(connection: sqlite3.Connection, counts: Iterable[Count]) -> None:
-    """Change counts; what comes to nothing is no longer there."""
+def _add_to_tallies(connection: sqlite3.Connection, counts: Iterable[Count]) -> None:
+    """Add to the tallies, and delete those that reach zero."""
     changes = list(counts)
     connection.executemany(sql.UPSERT_CATALOG_TALLY, changes)
     if less := [(kind, name) for kind, name, count in changes if count < 0]:
@@ -98,26 +97,26 @@ def _add(connection: sqlite3.Connection, counts: Iterable[Count]) -> None:
 
 
 def _count_of(connection: sqlite3.Connection, kind: str, name: str) -> int:
-    """One count; 0 when it is not there."""
+    """Return one tally; 0 if it does not exist."""
     found = connection.execute(sql.SELECT_CATALOG_TALLY, (kind, name)).fetchone()
     return found[0] if found else 0
 
 
-def _most(connection: sqlite3.Connection, kind: str, limit: int) -> list[tuple[str, int]]:
-    """The most frequent of a kind, by count and then by name."""
+def _most_frequent(connection: sqlite3.Connection, kind: str, limit: int) -> list[tuple[str, int]]:
+    """Return the most frequent names of a kind, by count and then by name."""
     return connection.execute(sql.SELECT_MOST_FREQUENT, {"kind": kind, "limit": limit}).fetchall()
 
 
-def _most_tags(connection: sqlite3.Connection, start: str, limit: int) -> Iterator[tuple[str, int]]:
-    """The most frequent tags that start so."""
+def _most_frequent_tags(connection: sqlite3.Connection, start: str, limit: int) -> Iterator[tuple[str, int]]:
+    """Return the most frequent tags that start with ``start``."""
     parts = split_tag(start)
-    kind, first = (_values_of(parts[0]), parts[1]) if parts else (TALLY_TAG, start)
+    kind, first = (_value_tally_kind(parts[0]), parts[1]) if parts else (TALLY_TAG, start)
     before = start.removesuffix(first)
-    found = _most_between(connection, kind, first, limit) if first else _most(connection, kind, limit)
+    found = _most_frequent_between(connection, kind, first, limit) if first else _most_frequent(connection, kind, limit)
     return ((before + name, count) for name, count in found)
 
 
-def _most_between(connection: sqlite3.Connection, kind: str, first: str, limit: int) -> list[tuple[str, int]]:
+def _most_frequent_between(connection: sqlite3.Connection, kind: str, first: str, limit: int) -> list[tuple[str, int]]:
     values = {"kind": kind, "first": first, "behind": behind(first), "limit": _MAX_SORTED_TALLIES}
     (number,) = connection.execute(sql.COUNT_TALLIES_BETWEEN, values).fetchone()
     query = (
@@ -129,32 +128,35 @@ def _most_between(connection: sqlite3.Connection, kind: str, first: str, limit: 
 
 
 def behind(start: str) -> str | bytes:
-    """What SQLite puts behind all texts that start so, and before what follows them. Halves of pairs are no text."""
+    """Return a value that SQLite sorts after all texts starting with ``start`` and before the following ones.
+
+    Surrogates are skipped, because they are not valid text.
+    """
     kept = start.rstrip(_LAST_CHARACTER)
     if not kept:
-        return b""  # behind all texts
+        return b""  # a blob sorts after all texts
     following = ord(kept[-1]) + 1
     return kept[:-1] + chr(_END_OF_SURROGATES if following == _FIRST_SURROGATE else following)
 
 
-def _any_extras(connection: sqlite3.Connection) -> bool:
-    """Whether any node has tags or bounds."""
+def _has_any_extras(connection: sqlite3.Connection) -> bool:
+    """Return whether any node has tags or validity bounds."""
     return bool(connection.execute(sql.SELECT_HAS_TAGS_OR_VALIDITY).fetchone()[0])
 
 
-def _extended(rows: Iterable[NodeRow]) -> list[NodeRow]:
-    """The rows that may have tags or bounds."""
+def _with_extras(rows: Iterable[NodeRow]) -> list[NodeRow]:
+    """Return the rows that may have tags or validity bounds."""
     return [row for row in rows if row.extras is not None]
 
 
 def _follow_extras(transaction: sqlite3.Connection, net: NetChange, rows: list[NodeRow]) -> Counter[str]:
-    """Take in what a group of writes changed, and by how much that changes the number of nodes with each tag.
+    """Apply a group of writes, and return the changes in the number of nodes per tag.
 
-    ``rows`` are its `extended` rows.
+    ``rows`` are the changed rows with extras.
     """
     replaced = (*net.nodes_deleted, *net.nodes_updated)
     transaction.executemany(sql.DELETE_VALIDITY, [(node_id,) for node_id in replaced])
-    _bound(transaction, rows)
+    _insert_validity(transaction, rows)
     before = {
         node_id: {tag for (tag,) in transaction.execute(sql.SELECT_NODE_TAGS, (node_id,))} for node_id in replaced
     }
@@ -162,18 +164,18 @@ def _follow_extras(transaction: sqlite3.Connection, net: NetChange, rows: list[N
 
 
 def _fill_extras(transaction: sqlite3.Connection, rows: list[NodeRow]) -> Counter[str]:
-    """Take in `extended` rows of new nodes, and the number of them with each tag."""
-    _bound(transaction, rows)
+    """Add the extras of new nodes, and return the number of nodes per tag."""
+    _insert_validity(transaction, rows)
     return _retag(transaction, {}, _tags(rows))
 
 
 def _clear_extras(transaction: sqlite3.Connection) -> None:
-    """Forget everything."""
+    """Delete all tags and validity bounds."""
     transaction.execute("DELETE FROM tagged")
     transaction.execute("DELETE FROM valid")
 
 
-def _bound(transaction: sqlite3.Connection, rows: list[NodeRow]) -> None:
+def _insert_validity(transaction: sqlite3.Connection, rows: list[NodeRow]) -> None:
     bounds = [(row.id, row.extras.valid_from, row.extras.valid_to) for row in rows if row.extras is not None]
     transaction.executemany(sql.INSERT_VALIDITY, [each for each in bounds if each[1:] != (None, None)])
 
@@ -184,55 +186,57 @@ def _tags(rows: list[NodeRow]) -> dict[str, set[str]]:
 
 def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: dict[str, set[str]]) -> Counter[str]:
     lost = [(tag, node_id) for node_id, tags in before.items() for tag in tags - after.get(node_id, set())]
-    won = [(tag, node_id) for node_id, tags in after.items() for tag in tags - before.get(node_id, set())]
+    gained = [(tag, node_id) for node_id, tags in after.items() for tag in tags - before.get(node_id, set())]
     transaction.executemany(sql.DELETE_NODE_TAG, lost)
-    transaction.executemany(sql.INSERT_NODE_TAG, won)
-    changes = Counter(tag for tag, _ in won)
+    transaction.executemany(sql.INSERT_NODE_TAG, gained)
+    changes = Counter(tag for tag, _ in gained)
     changes.subtract(tag for tag, _ in lost)
     return changes
 
 
 def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
-    """The next ids that fit, in order; it looks at `MAX_SCANNED_NODES` at most."""
+    """Return the next page of matching ids in order, scanning at most `MAX_SCANNED_NODES`."""
     values = {"after": place.after, "limit": MAX_SCANNED_NODES + 1}
-    return page_of(heapq.merge(*_along(reader, wanted, sql.passing, values)), place, limit)
+    return page_of(heapq.merge(*_scan_best_index(reader, wanted, sql.passing, values)), place, limit)
 
 
-def _along(
+def _scan_best_index(
     reader: sqlite3.Connection, wanted: NodeFilter, query: Callable[[str, NodeFilter], str], values: dict[str, Any]
 ) -> Iterator[sqlite3.Cursor]:
-    """What a query finds along the index with the fewest entries: one answer for each type, else one."""
+    """Yield the results of a query on the most selective index; several for types, one otherwise."""
     values |= {"valid_at": wanted.valid_at}
     values |= {f"tag{number}": tag for number, tag in enumerate(wanted.tags)}
     values |= {f"type{number}": type_ for number, type_ in enumerate(wanted.types)}
     values |= {f"value{number}": each.digest for number, each in enumerate(wanted.attributes)}
-    source, names, _ = _fewest(reader, wanted)
+    source, names, _ = _choose_access_path(reader, wanted)
     text = query(source, wanted)
     for name in names:
         yield reader.execute(text, {**values, "source": name})
 
 
-_Way = tuple[str, Iterable[str | bytes], int]
-"""An index, the entries of it to go along, and how many nodes those have, or at least."""
+_AccessPath = tuple[str, Iterable[str | bytes], int]
+"""Access path: an index, the entries to scan, and the number of nodes they have (possibly a lower bound)."""
 
 
-def _fewest(reader: sqlite3.Connection, wanted: NodeFilter) -> _Way:
-    """The index to go along: by types, or by the rarest tag or attribute."""
+def _choose_access_path(reader: sqlite3.Connection, wanted: NodeFilter) -> _AccessPath:
+    """Return the most selective access path: the types, or the rarest tag or attribute."""
     types = set(wanted.types)
-    ways: list[_Way] = [("tag", (tag,), _count_of(reader, TALLY_TAG, tag)) for tag in wanted.tags]
-    ways += [("attribute", (each.digest,), attributes.how_many(reader, each.digest)) for each in wanted.attributes]
+    access_paths: list[_AccessPath] = [("tag", (tag,), _count_of(reader, TALLY_TAG, tag)) for tag in wanted.tags]
+    access_paths += [
+        ("attribute", (each.digest,), attributes.how_many(reader, each.digest)) for each in wanted.attributes
+    ]
     if types:
-        ways.append(("type", types, sum(_count_of(reader, TALLY_NODE_TYPE, type_) for type_ in types)))
-    if not ways:
+        access_paths.append(("type", types, sum(_count_of(reader, TALLY_NODE_TYPE, type_) for type_ in types)))
+    if not access_paths:
         return "all", ("",), reader.execute(sql.SELECT_NODE_COUNT).fetchone()[0]
-    return min(ways, key=lambda way: way[2])
+    return min(access_paths, key=lambda way: way[2])
 
 
 def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> Counted:
     if wanted.valid_at is None and not wanted.attributes and len(wanted.tags) + bool(wanted.types) <= 1:
-        return Counted(_fewest(reader, wanted)[2], exact=True)
+        return Counted(_choose_access_path(reader, wanted)[2], exact=True)
     fitting, looked_at = 0, 0
-    for each in _along(reader, wanted, sql.counting, {"limit": MAX_COUNTED_NODES + 1}):
+    for each in _scan_best_index(reader, wanted, sql.counting, {"limit": MAX_COUNTED_NODES + 1}):
         fit, looked = each.fetchone()
         fitting, looked_at = fitting + fit, looked_at + looked
         if looked_at > MAX_COUNTED_NODES:
@@ -243,11 +247,11 @@ def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> Counted:
 _CATALOG_REBUILD_BATCH_ROWS = 5_000
 
 TextOf = Callable[[str], str]
-"""A short text of a node."""
+"""Function that returns a short text of a node."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """The types and tags in use at one commit, the most frequent first, with the number of nodes."""
+    """Types and tags in use at one commit with their node counts, most frequent first."""
 
     nodes: int
     kinds: list[KindFreq]
@@ -256,24 +260,23 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 
 class Catalog(WrittenBesideReading):
-    """The file of one store."""
+    """Catalog file of one store."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file. One that SQLite will not have, or of another format, is replaced by an empty one."""
+        """Open or create the file. A damaged file or one of another format is replaced by an empty one."""
         self.path = path
         super().__init__(opened(path, sql.CATALOG_PRAGMAS + sql.CATALOG_SCHEMA, sql.CATALOG_FORMAT), path)
-        self._any_extras = True
+        self._has_any_extras = True
         self.has_attributes = attributes.kept(self._writer)
 
     @override
     def close(self) -> None:
-        """Release the file, sealed."""
         super().close()
         seal(self.path)
 
     @property
     def sequence(self) -> int:
-        """The last commit that it has seen; -1 when it has seen nothing or failed."""
+        """Last applied commit; -1 if the file is empty or damaged."""
         try:
             with self._reading:
                 return self._reader.execute(sql.SELECT_CATALOG_SEQUENCE).fetchone()[0]
@@ -281,34 +284,34 @@ class Catalog(WrittenBesideReading):
             return -1
 
     def apply(self, net: NetChange, sequence: int) -> None:
-        """Take in what a group of writes changed."""
+        """Apply the changes of a group of writes."""
         with self._writing, self._writer as transaction:
             types = _type_changes(transaction, net)
             transaction.executemany(sql.DELETE_CATALOG_NODE, ((node_id,) for node_id in net.nodes_deleted))
             transaction.executemany(
-                sql.UPSERT_CATALOG_NODE, map(_stored, (*net.nodes_created.values(), *net.nodes_updated.values()))
+                sql.UPSERT_CATALOG_NODE, map(_node_values, (*net.nodes_created.values(), *net.nodes_updated.values()))
             )
             relations = Counter(key[2] for key in net.edges_created)
             relations.subtract(key[2] for key in net.edges_deleted)
             counts = _counts(TALLY_NODE_TYPE, types) + _counts(TALLY_RELATION_TYPE, relations)
-            _add(transaction, counts + self._tags(transaction, net))
+            _add_to_tallies(transaction, counts + self._tags(transaction, net))
             if self.has_attributes:
                 attributes.follow(transaction, net, sequence)
             transaction.execute(sql.UPDATE_CATALOG_CURSOR, (sequence, types.total()))
 
     def rebuild(self, nodes: Iterable[NodeRow], relations: Iterable[tuple[str, int]], sequence: int) -> None:
-        """Forget everything; take rows, and relation types with their counts."""
+        """Replace the content by ``nodes`` and by relation types with their counts."""
         with self._writing, self._writer as transaction:
             transaction.execute("DELETE FROM node")
             transaction.execute("DELETE FROM tally")
             _clear_extras(transaction)
             attributes.forget(transaction)
-            self._any_extras, self.has_attributes = True, False
+            self._has_any_extras, self.has_attributes = True, False
             tags: Counter[str] = Counter()
             source = iter(nodes)
             while rows := list(islice(source, _CATALOG_REBUILD_BATCH_ROWS)):
-                transaction.executemany(sql.INSERT_CATALOG_NODE, map(_stored, rows))
-                if some := _extended(rows):
+                transaction.executemany(sql.INSERT_CATALOG_NODE, map(_node_values, rows))
+                if some := _with_extras(rows):
                     tags.update(_fill_extras(transaction, some))
             transaction.execute(sql.INSERT_NODE_TYPE_TALLIES, (TALLY_NODE_TYPE,))
             counted = [(TALLY_RELATION_TYPE, name, count) for name, count in relations]
@@ -316,81 +319,89 @@ class Catalog(WrittenBesideReading):
             transaction.execute(sql.RESET_CATALOG_CURSOR, (sequence,))
 
     def write_anew(self) -> None:
-        """Leave nothing in the file of what it holds no more, and begin anew with what was."""
+        """Rewrite the file so that no deleted data remains in it; the index of ended states is dropped."""
         with self._writing, self._reading:
             with self._writer as transaction:
                 attributes.forget_past(transaction)
             write_anew(self._writer)
 
     def listed(self, wanted: NodeFilter, place: PagePosition, limit: int) -> Listed[str]:
-        """A page of the ids of nodes that fit, in order. Raises sqlite3.Error for a damaged file."""
-        with self._at_once() as reader:
+        """Return a page of the ids of matching nodes, in order. Raises sqlite3.Error for a damaged file."""
+        with self._consistent_reader() as reader:
             return _list_ids(reader, wanted, place, limit)
 
     def having(self, wanted: NodeFilter, limit: int) -> list[str]:
-        """The ids of at most so many nodes that fit. Raises sqlite3.Error for a damaged file."""
-        with self._at_once() as reader:
-            found = _along(reader, wanted, sql.having, {"limit": limit})
+        """Return the ids of at most ``limit`` matching nodes. Raises sqlite3.Error for a damaged file."""
+        with self._consistent_reader() as reader:
+            found = _scan_best_index(reader, wanted, sql.having, {"limit": limit})
             return [node_id for each in found for (node_id,) in islice(each, limit)][:limit]
 
     def count(self, wanted: NodeFilter) -> Counted:
-        """How many nodes fit; it looks at 500,000 at most. Raises sqlite3.Error for a damaged file."""
-        with self._at_once() as reader:
+        """Return the number of matching nodes, scanning at most 500,000. Raises sqlite3.Error for a damaged file."""
+        with self._consistent_reader() as reader:
             return _counted(reader, wanted)
 
     def how_many(self, wanted: Iterable[Condition]) -> list[int]:
-        """How many nodes have each of some attributes; see `attributes.how_many`."""
-        with self._at_once() as reader:
+        """Return the number of nodes with each of the given attributes, up to `MAX_COUNTED_ATTRIBUTE_NODES`."""
+        with self._consistent_reader() as reader:
             return [attributes.how_many(reader, each.digest) for each in wanted]
 
     def index_attributes(self, rows: Iterable[NodeRow]) -> None:
-        """Have nodes found by their attributes from now on; ``rows`` are all of the commit that it has seen."""
+        """Build the attribute index from ``rows``, all rows of the last applied commit."""
         with self._writing, self._writer as transaction:
             attributes.begin(transaction, rows)
         self.has_attributes = True
 
     def past_place(self) -> PastPlace:
-        """How far `take_past` has come."""
+        """Return the history position up to which ended states are indexed."""
         with self._writing, self._writer as transaction:
             return attributes.past_place(transaction)
 
     def take_past(self, states: Iterable[EndedState], place: PastPlace) -> None:
-        """Take in the attributes of states that are over, up to a place."""
+        """Index the attributes of ended states up to ``place``."""
         with self._writing, self._writer as transaction:
             attributes.take_past(transaction, states, place)
 
     def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
-        """The nodes whose state as of a commit is over and had some attributes, as far as `take_past` has come."""
-        with self._at_once() as reader:
+        """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.
+
+        Covers only the states that `take_past` has indexed.
+        """
+        with self._consistent_reader() as reader:
             return attributes.having_had(reader, wanted, at)
 
     def types(self, limit: int) -> dict[str, int]:
-        """The most frequent node types with their counts."""
-        return self._most(TALLY_NODE_TYPE, limit)
+        """Return the most frequent node types with their counts."""
+        return self._most_frequent(TALLY_NODE_TYPE, limit)
 
     def relation_types(self, limit: int) -> dict[str, int]:
-        """The most frequent relation types with their counts."""
-        return self._most(TALLY_RELATION_TYPE, limit)
+        """Return the most frequent relation types with their counts."""
+        return self._most_frequent(TALLY_RELATION_TYPE, limit)
 
     def tags(self, start: str, limit: int) -> list[TagFreq]:
-        """The most frequent tags that start so, by count and then by name."""
-        with self._at_once() as reader:
-            return [TagFreq(tag=tag, count=count) for tag, count in _most_tags(reader, start, limit)]
+        """Return the most frequent tags that start with ``start``, by count and then by name."""
+        with self._consistent_reader() as reader:
+            return [TagFreq(tag=tag, count=count) for tag, count in _most_frequent_tags(reader, start, limit)]
 
     def types_like(self, start: str, limit: int) -> list[str]:
-        """The most frequent node types that start so."""
-        with self._at_once() as reader:
+        """Return the most frequent node types that start with ``start``."""
+        with self._consistent_reader() as reader:
             found = (
-                _most_between(reader, TALLY_NODE_TYPE, start, limit) if start else _most(reader, TALLY_NODE_TYPE, limit)
+                _most_frequent_between(reader, TALLY_NODE_TYPE, start, limit)
+                if start
+                else _most_frequent(reader, TALLY_NODE_TYPE, limit)
             )
             return [name for name, _ in found]
 
     def vocabulary(self, text_of: TextOf) -> Vocabulary:
-        """What types and tags there are; ``text_of`` a node is its example. Raises sqlite3.Error for a damaged file."""
-        with self._at_once() as reader:
-            kinds = _most(reader, TALLY_NODE_TYPE, MAX_LISTED_KINDS)
-            prefixes = _most(reader, TALLY_TAG_PREFIX, MAX_LISTED_PREFIXES)
-            tags = _most(reader, TALLY_TAG, MAX_LISTED_TAGS)
+        """Return the types and tags in use; ``text_of`` provides example texts.
+
+        Raises sqlite3.Error for a damaged file.
+        """
+        with self._consistent_reader() as reader:
+            kinds = _most_frequent(reader, TALLY_NODE_TYPE, MAX_LISTED_KINDS)
+            prefixes = _most_frequent(reader, TALLY_TAG_PREFIX, MAX_LISTED_PREFIXES)
+            tags = _most_frequent(reader, TALLY_TAG, MAX_LISTED_TAGS)
             return Vocabulary(
                 nodes=reader.execute(sql.SELECT_NODE_COUNT).fetchone()[0],
                 kinds=[
@@ -404,21 +415,21 @@ class Catalog(WrittenBesideReading):
             )
 
     def _tags(self, transaction: sqlite3.Connection, net: NetChange) -> list[Count]:
-        """What a change comes to for tags and bounds; most stores have none and pay nothing for that."""
-        rows = _extended((*net.nodes_created.values(), *net.nodes_updated.values()))
-        if not rows and not self._any_extras:
+        """Return the tally changes for tags; skipped if no node has tags or bounds."""
+        rows = _with_extras((*net.nodes_created.values(), *net.nodes_updated.values()))
+        if not rows and not self._has_any_extras:
             return []
         counts = _counts_of_tags(_follow_extras(transaction, net, rows))
-        self._any_extras = _any_extras(transaction)
+        self._has_any_extras = _has_any_extras(transaction)
         return counts
 
-    def _most(self, kind: str, limit: int) -> dict[str, int]:
+    def _most_frequent(self, kind: str, limit: int) -> dict[str, int]:
         with self._reading:
-            return dict(_most(self._reader, kind, limit))
+            return dict(_most_frequent(self._reader, kind, limit))
 
     @contextmanager
-    def _at_once(self) -> Generator[sqlite3.Connection]:
-        """The reading connection, on which all statements see the same commit."""
+    def _consistent_reader(self) -> Generator[sqlite3.Connection]:
+        """Yield the reading connection inside a transaction, so that all statements see the same commit."""
         with self._reading:
             self._reader.execute("BEGIN")
             try:
@@ -427,7 +438,7 @@ class Catalog(WrittenBesideReading):
                 self._reader.rollback()
 
 
-def _stored(row: NodeRow) -> tuple[str, str]:
+def _node_values(row: NodeRow) -> tuple[str, str]:
     return row.id, row.type
 
 
@@ -441,10 +452,10 @@ def _type_changes(connection: sqlite3.Connection, net: NetChange) -> Counter[str
 
 
 def _values(reader: sqlite3.Connection, prefix: str) -> list[str]:
-    return [value for value, _ in _most(reader, _values_of(prefix), MAX_LISTED_TAG_VALUES)]
+    return [value for value, _ in _most_frequent(reader, _value_tally_kind(prefix), MAX_LISTED_TAG_VALUES)]
 
 
 def _examples(reader: sqlite3.Connection, type_: str, text_of: TextOf) -> list[str]:
-    """Short texts of the first nodes of a type."""
+    """Return short texts of the first nodes of a type."""
     found = reader.execute(sql.SELECT_EXAMPLES_OF_TYPE, {"type": type_, "limit": MAX_LISTED_EXAMPLES}).fetchall()
     return [text for (node_id,) in found if (text := text_of(node_id))]

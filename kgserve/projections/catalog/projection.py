@@ -1,4 +1,4 @@
-"""The catalog of a store, brought up to date when it is read."""
+"""Catalog of a store as a projection, brought up to date when it is read."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _Found = TypeVar("_Found")
 
 PAST_ATTRIBUTES_BATCH_STATES = 2_000
 MAX_ROWS_BEHIND = 5_000
-"""With more, it is brought up to date though nobody reads it."""
+"""Rows of commits not yet applied above which the catalog catches up without being read."""
 
 
 class CatalogDamaged(sqlite3.DatabaseError):
-    """It names a row that it should not."""
+    """Raised when the catalog returns a row that it should not."""
 
 
 class CatalogProjection(OnDemandProjection[Catalog]):
-    """The list of a store's nodes, with counts of types, tags and relation types."""
+    """Catalog of a store's nodes, with counts of types, tags and relation types."""
 
     name = "catalog"
     damage_event = "catalog_damaged"
@@ -46,7 +46,7 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         self._rows_behind = 0
 
     def ask_by_attributes(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
-        """As `ask`, for questions about attributes: an index of these is made the first time."""
+        """Like `ask`, for queries by attributes; builds the attribute index on first use."""
 
         def ask(catalog: Catalog, rows: Rows) -> _Found:
             if not catalog.has_attributes:
@@ -56,7 +56,7 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         return self.ask(ask)
 
     def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
-        """Return the nodes whose state as of a commit is over and had some attributes, by what the history says.
+        """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.
 
         Raises Unavailable while the history cannot be read.
         """
@@ -68,11 +68,11 @@ class CatalogProjection(OnDemandProjection[Catalog]):
             raise Unavailable("the history cannot be read now", retry_after=2) from error
 
     def note_committed(self, rows: int) -> None:
-        """Count the rows of commits that have been made. For the writing thread."""
+        """Count rows of new commits. Called by the writing thread."""
         self._rows_behind += rows
 
     def tend(self) -> None:
-        """Follow if that is due. Raises Unavailable."""
+        """Catch up if many rows are pending. Raises Unavailable."""
         if self.sequence >= 0 and self._rows_behind > MAX_ROWS_BEHIND:
             self.ask(lambda _catalog, _rows: None)
 
@@ -96,10 +96,10 @@ class CatalogProjection(OnDemandProjection[Catalog]):
         self._opened.write_anew()
 
     def _read_history(self) -> bool:
-        """Take some of what is over from the history. Return whether there is more."""
+        """Index a batch of ended states from the history; return whether more are left."""
         with self._lock:
             place = self.ask(lambda catalog, _: catalog.past_place())
-            # Not within a question: damage of the history's file is none of the catalog's.
+            # Outside `ask`, because damage to the history file is not damage to the catalog.
             found = read_ended(
                 self._layout.history, HistoryPosition(place.last, place.id), PAST_ATTRIBUTES_BATCH_STATES
             )

@@ -1,17 +1,17 @@
-"""What the catalog asks SQLite: texts made of constants, values as parameters."""
-# ruff: noqa: S608 - nothing of a caller's is put into them
+"""SQL of the catalog: texts built from constants only, with values as parameters."""
+# ruff: noqa: S608 - no user input enters the text
 
 from __future__ import annotations
 
 from kgserve.storage.model.filters import NodeFilter
 
 CATALOG_FORMAT = 4
-# Readers go on while a large write is taken in. A power loss may take its end, but nothing out of the middle.
+# Readers continue during a large write. A power loss may drop the last commits, but does not corrupt the file.
 CATALOG_PRAGMAS = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 """
-# "tagged" and "valid" have rows for those nodes alone that have tags, or a bound in the world's time.
+# "tagged" and "valid" only have rows for nodes with tags or bounds of valid time.
 CATALOG_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS node (id TEXT PRIMARY KEY, type TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_type ON node (type, id);
@@ -50,7 +50,7 @@ DELETE_EMPTY_CATALOG_TALLY = "DELETE FROM tally WHERE kind = ? AND name = ? AND 
 INSERT_NODE_TYPE_TALLIES = "INSERT INTO tally SELECT ?, type, count(*) FROM node GROUP BY type"
 SELECT_CATALOG_TALLY = "SELECT count FROM tally WHERE kind = ? AND name = ?"
 SELECT_MOST_FREQUENT = "SELECT name, count FROM tally WHERE kind = :kind ORDER BY count DESC, name LIMIT :limit"
-# A plus keeps SQLite off an index: off that by name in the first, off that by count in the second.
+# A unary plus disables an index: by name in the first statement, by count in the second.
 SELECT_MOST_FREQUENT_BETWEEN_BY_COUNT = """
 SELECT name, count FROM tally WHERE kind = :kind AND +name >= :first AND +name < :behind
 ORDER BY count DESC, name LIMIT :limit
@@ -63,8 +63,8 @@ COUNT_TALLIES_BETWEEN = """
 SELECT count(*) FROM (SELECT 1 FROM tally WHERE kind = :kind AND name >= :first AND name < :behind LIMIT :limit)
 """
 
-# Made when somebody first asks for an attribute, and from then on kept in step: the cursor tells whether it has been. A
-# version that did not know of it would leave it behind.
+# Created by the first query for an attribute and then kept up to date. An older version would not update it, which the
+# cursor reveals.
 CREATE_ATTRIBUTE_TABLES = """
 CREATE TABLE attribute (value BLOB, id TEXT, PRIMARY KEY (value, id)) WITHOUT ROWID;
 CREATE TABLE attribute_cursor (sequence INTEGER NOT NULL);
@@ -83,7 +83,7 @@ INSERT_ATTRIBUTE_VALUE = "INSERT INTO attribute VALUES (?, ?)"
 DELETE_ATTRIBUTE_VALUE = "DELETE FROM attribute WHERE value = ? AND id = ?"
 COUNT_NODES_WITH_ATTRIBUTE = "SELECT count(*) FROM (SELECT 1 FROM attribute WHERE value = ? LIMIT ?)"
 
-# The attributes of states that are over, for lists as of a commit; as far as somebody has needed them.
+# Attributes of ended states, for lists as of a commit; filled on demand.
 CREATE_PAST_ATTRIBUTE_TABLES = """
 CREATE TABLE IF NOT EXISTS past_attribute (
     value BLOB, last INTEGER, id TEXT, first INTEGER NOT NULL, PRIMARY KEY (value, last, id)
@@ -102,7 +102,7 @@ DELETE_PAST_ATTRIBUTES_UNTIL = "DELETE FROM past_attribute WHERE last <= ?"
 
 
 def having_had(conditions: int) -> str:
-    """The ids of nodes whose state as of ``:at`` is over and had the attributes ``:value0`` and so on."""
+    """Return a query for nodes whose state as of ``:at`` has ended and had attributes ``:value0``, ``:value1``."""
     others = "".join(
         f" AND EXISTS (SELECT 1 FROM past_attribute WHERE value = :value{place} AND last = here.last AND id = here.id)"
         for place in range(1, conditions)
@@ -111,7 +111,7 @@ def having_had(conditions: int) -> str:
 
 
 def passing(source: str, wanted: NodeFilter) -> str:
-    """Ids behind ``:after`` in order, each twice, with whether it fits: those with one entry in an index, or all.
+    """Return a query for the ids after ``:after``, in order, each twice and with a flag that says if it matches.
 
     ``source`` is "type", "tag", "attribute" or "all"; ``:source`` is the type, the tag, or the digest of the attribute.
     """
@@ -121,13 +121,13 @@ def passing(source: str, wanted: NodeFilter) -> str:
 
 
 def having(source: str, wanted: NodeFilter) -> str:
-    """The ids that fit; ``source`` as in `passing`."""
+    """Return a query for the matching ids; ``source`` as in `passing`."""
     table, first = _FILTER_TABLES[source]
     return f"SELECT id FROM {table} AS here WHERE {first}{_conditions(wanted, source)} LIMIT :limit"
 
 
 def counting(source: str, wanted: NodeFilter) -> str:
-    """How many fit, of so many that were looked at; ``source`` as in `passing`."""
+    """Return a query for the numbers of matching and scanned nodes; ``source`` as in `passing`."""
     table, first = _FILTER_TABLES[source]
     looked_at = f"SELECT {_conditions(wanted, source)} AS fits FROM {table} AS here WHERE {first}1 LIMIT :limit"
     return f"SELECT coalesce(sum(fits), 0), count(*) FROM ({looked_at})"
@@ -142,7 +142,7 @@ _FILTER_TABLES = {
 
 
 def _conditions(wanted: NodeFilter, source: str) -> str:
-    """Whether a node ``here`` fits; what its index says already is not asked again, but for a tag or attribute."""
+    """Return the condition for a node ``here``, without the type if the index already ensures it."""
     conditions = [
         f"EXISTS (SELECT 1 FROM tagged WHERE tag = :tag{place} AND id = here.id)" for place in range(len(wanted.tags))
     ]

@@ -1,1 +1,1 @@
-"""Connectors: indexes elsewhere that follow the contents of stores; what they must offer is in `kgserve.syncing`."""
+"""Connectors to external indexes that follow the contents of stores; their interfaces are in `kgserve.syncing`."""

@@ -1,4 +1,4 @@
-"""Who is to be told: the webhook of the settings, entry points that they name, and objects of a library's user."""
+"""Configured sinks: the webhook from the settings, entry points named there, and objects passed by library users."""
 
 from __future__ import annotations
 
@@ -30,30 +30,33 @@ _SINK_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 Syncer = VectorSyncer | BatchSyncer
 
 
-def _nothing() -> None:
-    """What closes those who have nothing to close, and those who are their owner's to close."""
+def _no_close() -> None:
+    """Do nothing: the default for sinks without `close`, and for sinks closed by their owner."""
 
 
 class Plug(NamedTuple):
-    """Who is told, by the ``name`` that its place in each journal is kept under; another ``target`` begins anew."""
+    """Sink, with the ``name`` under which each store keeps its position; a changed ``target`` restarts from scratch."""
 
     name: str
     syncer: BatchSyncer
     target: str = ""
-    close: Callable[[], object] = _nothing
+    close: Callable[[], object] = _no_close
 
 
 def plugs(settings: Settings, given: Mapping[str, Syncer] | None = None) -> list[Plug]:
-    """All who are to be told. Raises InvalidInput for what cannot be."""
+    """Return all configured sinks. Raises InvalidInput for an invalid name or configuration."""
     named = dict.fromkeys(each.strip() for each in settings.syncers.split(",") if each.strip())
     for name in (*named, *(given or ())):
         if name == WEBHOOK or not _SINK_NAME_PATTERN.fullmatch(name):
-            raise InvalidInput(f"{name!r} cannot name a syncer: lower case, digits, _ and -, and not {WEBHOOK!r}")
-    made = {name: _installed(name) for name in named}
+            raise InvalidInput(
+                f"{name!r} is not a valid syncer name: use lower case, digits, _ and -, and not {WEBHOOK!r}"
+            )
+    loaded = {name: _load_entry_point(name) for name in named}
     installed = [
-        Plug(name, _batching(name, each), close=getattr(each, "close", _nothing)) for name, each in made.items()
+        Plug(name, _as_batch_syncer(name, each), close=getattr(each, "close", _no_close))
+        for name, each in loaded.items()
     ]
-    others = [Plug(name, _batching(name, each)) for name, each in (given or {}).items() if name not in made]
+    others = [Plug(name, _as_batch_syncer(name, each)) for name, each in (given or {}).items() if name not in loaded]
     return [*_webhook(settings), *installed, *others]
 
 
@@ -61,33 +64,34 @@ def _webhook(settings: Settings) -> list[Plug]:
     if not settings.webhook_url:
         return []
     if not settings.webhook_secret:
-        raise InvalidInput("webhook_url asks for a secret to sign with: set KGSERVE_WEBHOOK_SECRET")
+        raise InvalidInput("webhook_url requires a secret to sign requests: set KGSERVE_WEBHOOK_SECRET")
     webhook = Webhook(settings.webhook_url, settings.webhook_secret, settings.webhook_timeout)
-    # Of the address, which may hold what is nobody else's business, only this is put down.
+    # The address may be confidential, so only its digest is stored.
     return [Plug(WEBHOOK, webhook, sha256(settings.webhook_url.encode()).hexdigest()[:16], webhook.close)]
 
 
-def _installed(name: str) -> Syncer:
-    """What an installed package offers under a name: a class or a function that needs no arguments."""
+def _load_entry_point(name: str) -> Syncer:
+    """Return the sink of an entry point, which is a class or function called without arguments."""
     offered: dict[str, EntryPoint] = {each.name: each for each in entry_points(group=SINK_ENTRY_POINT_GROUP)}
     if name not in offered:
-        there = ", ".join(sorted(offered)) or "none"
+        available = ", ".join(sorted(offered)) or "none"
         raise InvalidInput(
-            f"no installed package offers the syncer {name!r} as an entry point of {SINK_ENTRY_POINT_GROUP} ({there})"
+            f"no installed package provides the syncer {name!r} in the entry point group {SINK_ENTRY_POINT_GROUP}"
+            f" (available: {available})"
         )
     try:
         return offered[name].load()()
     except Exception as error:
         log.exception("syncer_not_made", syncer=name)
-        raise InvalidInput(f"the syncer {name!r} cannot be made: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"the syncer {name!r} cannot be created: {type(error).__name__}: {error}") from error
 
 
-def _batching(name: str, syncer: Syncer) -> BatchSyncer:
+def _as_batch_syncer(name: str, syncer: Syncer) -> BatchSyncer:
     if isinstance(syncer, BatchSyncer):
         return syncer
     if isinstance(syncer, VectorSyncer):  # pyright: ignore[reportUnnecessaryIsInstance] - others give it
         return OneByOne(syncer)
-    raise InvalidInput(f"the syncer {name!r} has neither `sync` nor `add_content` and `delete_content`")
+    raise InvalidInput(f"the syncer {name!r} must have either `sync`, or `add_content` and `delete_content`")
 
 
 TIMESTAMP_HEADER = "Kgserve-Timestamp"
@@ -96,32 +100,38 @@ SIGNATURE_VERSION = "v1"
 WEBHOOK_CONNECT_TIMEOUT_SECONDS = 5.0
 _WEBHOOK_STOP_POLL_SECONDS = 0.1
 _MAX_WEBHOOK_RESPONSE_BYTES = 1 << 16
-"""A longer answer is not read, and its connection not used again."""
+"""Maximum response size; the body of a longer one is not read and its connection not reused."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """What the header `Kgserve-Signature` says."""
+    """Return the value of the header `Kgserve-Signature`."""
     digest = hmac.digest(secret.encode(), b"%d." % timestamp + body, "sha256")
     return f"{SIGNATURE_VERSION}={digest.hex()}"
 
 
 class Webhook:
-    """Posts to one address, over one connection, one batch a request; any status from 200 to 299 takes it.
+    """Posts batches to one address over one connection, one request each; any 2xx status acknowledges a batch.
 
-    For one thread. Nothing that the receiver says is read further than its status, or told or logged.
+    Not thread-safe. Responses are not logged, and only their status is used.
     """
 
     def __init__(self, url: str, secret: str, seconds: float) -> None:
-        """A request may take so many ``seconds`` in all. Raises InvalidInput for an address that is none."""
-        self._origin, self._path, self.host = _address(url)
+        """Parse the address; ``seconds`` is the timeout of a whole request.
+
+        Raises InvalidInput for an invalid address.
+        """
+        self._origin, self._path, self.host = _parse_url(url)
         self._secret = secret
         self._seconds = seconds
         self._connection: ClientConnection | None = None
 
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
-        """Post a batch. Raises Unavailable where it was not taken, and InterruptedError once it is unwanted."""
+        """Post a batch.
+
+        Raises Unavailable if it is not acknowledged, and InterruptedError once ``unwanted`` returns true.
+        """
         body, now = _encode(batch), int(time.time())
         headers = {
             "Content-Type": "application/json",
@@ -131,29 +141,29 @@ class Webhook:
         }
         deadline = time.monotonic() + self._seconds
 
-        def patience() -> float:
+        def remaining_seconds() -> float:
             if unwanted():
                 raise InterruptedError
             if (left := deadline - time.monotonic()) <= 0:
                 raise Unavailable(f"the webhook at {self.host} did not answer within {self._seconds:g} s", 5)
             return min(left, _WEBHOOK_STOP_POLL_SECONDS)
 
-        status = self._posted(headers, body, patience)
+        status = self._post(headers, body, remaining_seconds)
         if not 200 <= status < 300:  # noqa: PLR2004
-            raise Unavailable(f"the webhook at {self.host} answers with status {status}", 5)
+            raise Unavailable(f"the webhook at {self.host} responded with status {status}", 5)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _posted(self, headers: dict[str, str], body: bytes, patience: Callable[[], float]) -> int:
-        """The status that a post is answered with."""
+    def _post(self, headers: dict[str, str], body: bytes, remaining_seconds: Callable[[], float]) -> int:
+        """Send a POST request and return the response status."""
         whole = False
         try:
             connection = self._open()
-            connection.on_silence = patience
+            connection.on_silence = remaining_seconds
             answer = connection.request("POST", self._path, headers, body)
             if _is_short(answer):
                 connection.body()
@@ -162,8 +172,8 @@ class Webhook:
         except InterruptedError:
             raise
         except OSError as error:
-            told = error.strerror or str(error) or type(error).__name__
-            raise Unavailable(f"the webhook at {self.host} cannot be reached: {told}", 5) from error
+            reason = error.strerror or str(error) or type(error).__name__
+            raise Unavailable(f"the webhook at {self.host} cannot be reached: {reason}", 5) from error
         finally:
             if not whole:
                 self.close()
@@ -182,17 +192,17 @@ def _is_short(answer: Answer) -> bool:
     return answer.status == 204 or (length.isdecimal() and int(length) <= _MAX_WEBHOOK_RESPONSE_BYTES)  # noqa: PLR2004
 
 
-def _address(url: str) -> tuple[str, str, str]:
-    """Origin, path with query, and host of an address. Raises InvalidInput."""
+def _parse_url(url: str) -> tuple[str, str, str]:
+    """Return origin, path with query, and host of an address. Raises InvalidInput."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
     except ValueError as error:
-        raise InvalidInput(f"webhook_url is not an address: {error}") from None
+        raise InvalidInput(f"webhook_url is not a valid URL: {error}") from None
     plain = url.isascii() and url.isprintable() and " " not in url
     if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
-        raise InvalidInput("webhook_url must be an address, such as https://host/path")
+        raise InvalidInput("webhook_url must be an http or https URL, such as https://host/path")
     if "@" in parts.netloc:
-        raise InvalidInput("webhook_url holds a name or password; who posts is told by the signature")
+        raise InvalidInput("webhook_url must not contain credentials; requests are authenticated by their signature")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return f"{parts.scheme}://{parts.netloc}", path, f"{parts.hostname}{port}"

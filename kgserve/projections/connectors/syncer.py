@@ -1,8 +1,8 @@
-"""Telling others what stores contain: each of them follows the journal of every store, from a place of its own.
+"""Delivery of store contents to sinks: each sink follows the journal of every store from its own position.
 
-What commits come to is what the indexes here are fed with, too. The place is put down when a batch was taken, so what
-was taken just before a crash is sent again, and nothing is left out. Nobody keeps the journal for them: who was not
-told for so long that it begins later is told everything anew, from the present rows.
+Deliveries carry the same net changes as the indexes. The position is saved after a batch is acknowledged, so a crash
+repeats batches but skips none. The journal is not retained for sinks: one that falls behind its start receives all
+current rows again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = structlog.get_logger()
 
 SINK_BATCH_ROWS = 1_000
 SINK_BATCH_BYTES = 1 << 20
-"""Of contents and attributes in one batch; a single node may have more."""
+"""Maximum bytes of contents and attributes in one batch; a single larger node is still sent."""
 SINK_TURN_SECONDS = 3.0
-"""So long a store that was opened has before the next one is; what is closed before it was told has another turn."""
+"""Seconds to serve a store opened for delivery before the next one; a store still behind gets another slot."""
 SINK_PAUSE_SECONDS = 30.0
 _PLACES_LOST = 1_000
 _FAILURES_HELD = 8
@@ -48,14 +48,14 @@ _Pages = Iterator[tuple[tuple[ContentChange, ...], bool]]
 
 
 class SyncPosition(msgspec.Struct, frozen=True):
-    """The commit up to which the ``target`` was told."""
+    """Last commit delivered to the ``target``."""
 
     sequence: int
     target: str = ""
 
 
 def place_of(layout: Layout, plug: Plug) -> SyncPosition | None:
-    """How far one was told of a store; None where it has to be told everything."""
+    """Return a sink's saved position in a store; None if it needs all rows."""
     try:
         found = decode_json(layout.syncing(plug.name).read_bytes(), SyncPosition)
     except (OSError, ValueError):
@@ -64,31 +64,31 @@ def place_of(layout: Layout, plug: Plug) -> SyncPosition | None:
 
 
 class StoreSync(BackgroundProjection):
-    """One who is told of one store."""
+    """Delivery of one store to one sink."""
 
     rows_at_once = SINK_BATCH_ROWS
 
     def __init__(self, store: FollowedStore, plug: Plug, most: int) -> None:
-        """A batch has ``most`` changes."""
+        """Start with batches of at most ``most`` changes."""
         super().__init__(store)
         self.name = plug.name
         self._plug = plug
         self._most = most
         self._saved = 0
         self._sent = self._failures = self._failed_in_a_row = 0
-        self._filling: Generator[SyncBatch] | None = None
-        self._held: SyncBatch | None = None
-        # What waits to be sent may be what was erased just now.
+        self._full_scan: Generator[SyncBatch] | None = None
+        self._pending: SyncBatch | None = None
+        # A batch waiting to be sent may contain data that was just erased.
         self._stale = threading.Event()
         store.after_erasing.append(self._stale.set)
 
     @property
     def lag(self) -> int:
-        """Commits that it was not told of."""
+        """Number of commits not yet delivered."""
         return max(self.store.state.sequence - self.reached, 0)
 
     def status(self) -> SyncerStatus:
-        """How it stands."""
+        """Return the delivery status."""
         return SyncerStatus(
             name=self.name,
             sequence=self.reached,
@@ -100,7 +100,7 @@ class StoreSync(BackgroundProjection):
 
     @property
     def sent(self) -> int:
-        """Changes that were taken since the store was opened."""
+        """Number of changes acknowledged since the store was opened."""
         return self._sent
 
     @override
@@ -108,20 +108,19 @@ class StoreSync(BackgroundProjection):
         self._failures += 1
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= _FAILURES_HELD:
-            # What is kept in memory for one that is away is let go of, and read again when it is back.
-            self._stop_filling()
+            # Free the rows kept in memory for an unreachable sink; they are read again when it is back.
+            self._stop_full_scan()
         super().fail(error)
 
     @override
     def close(self) -> None:
-        """Put down how far it is."""
-        self._stop_filling()
+        self._stop_full_scan()
         if self.reached > self._saved:
             self._save(self.reached)
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """It has no files with contents."""
+        """Do nothing: no files with contents exist."""
 
     @override
     def _open(self) -> int:
@@ -138,39 +137,39 @@ class StoreSync(BackgroundProjection):
 
     @override
     def _rebuild(self) -> None:
-        """Tell a batch of all that there is; the next step tells the next."""
+        """Send one batch of all current rows; the next step sends the next."""
         super()._rebuild()
-        self.rebuild_wanted = self._filling is not None
+        self.rebuild_wanted = self._full_scan is not None
 
     @override
     def _apply_all(self, rows: Rows) -> int:
         if self._stale.is_set():
             self._stale.clear()
-            self._stop_filling()
-        if self._filling is None:
-            self._filling = self._everything()
-        self._held = batch = self._held or next(self._filling)
+            self._stop_full_scan()
+        if self._full_scan is None:
+            self._full_scan = self._all_batches()
+        self._pending = batch = self._pending or next(self._full_scan)
         self._send(batch)
-        self._held = None
+        self._pending = None
         if batch.more:
             return self.sequence
-        self._stop_filling()
+        self._stop_full_scan()
         self._save(batch.sequence)
         return batch.sequence
 
-    def _everything(self) -> Generator[SyncBatch]:
+    def _all_batches(self) -> Generator[SyncBatch]:
         with self.store.reading() as rows:
-            yield from self._batches(0, rows.at, _contents_of(rows), anew=True)
+            yield from self._batches(0, rows.at, _all_contents(rows), anew=True)
 
-    def _stop_filling(self) -> None:
-        filling, self._filling, self._held = self._filling, None, None
+    def _stop_full_scan(self) -> None:
+        filling, self._full_scan, self._pending = self._full_scan, None, None
         if filling is not None:
             filling.close()
 
     @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         was_sent = False
-        for batch in self._batches(self.sequence, sequence, _contents(changes)):
+        for batch in self._batches(self.sequence, sequence, _changed_contents(changes)):
             if batch.changes:
                 self._send(batch)
                 was_sent = True
@@ -198,7 +197,7 @@ class StoreSync(BackgroundProjection):
         except Exception:
             self._continue()
             raise
-        # The store may be closed by now, or be another one of the same name.
+        # The store may have been closed or replaced by another one of the same name.
         self._continue()
         self._sent += len(batch.changes)
         self._failed_in_a_row = 0
@@ -211,12 +210,12 @@ class StoreSync(BackgroundProjection):
         self._saved = sequence
 
 
-def _contents(changes: Iterable[ChangeSet]) -> Iterator[ContentChange]:
+def _changed_contents(changes: Iterable[ChangeSet]) -> Iterator[ContentChange]:
     rows, _ = net_rows(changes)
     return (_content(node_id, row) for node_id, row in rows.items())
 
 
-def _contents_of(rows: Rows) -> Iterator[ContentChange]:
+def _all_contents(rows: Rows) -> Iterator[ContentChange]:
     return (_content(row.id, row) for row in rows.all_nodes() if _has_content(row))
 
 
@@ -241,7 +240,7 @@ def _content(node_id: str, row: NodeRow | None) -> ContentChange:
 
 
 def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
-    """Changes by the batch, and whether there are more; at least one batch."""
+    """Yield batches of changes, at least one, and whether more follow."""
     page: list[ContentChange] = []
     size = 0
     for change in changes:
@@ -255,7 +254,7 @@ def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
 
 
 class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
-    """A companion of the pool: tells others of every store while it is open, and opens those that are behind."""
+    """Pool observer that delivers every open store to all sinks, and opens stores that are behind."""
 
     def __init__(self, plugged: list[Plug], most: int) -> None:
         self._plugs = plugged
@@ -264,33 +263,33 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         super().__init__(*self._by_name.values())
         self._behind: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._catching_up: threading.Thread | None = None
+        self._catch_up_thread: threading.Thread | None = None
 
     def catch_up(self, pool: FollowedPool) -> None:
-        """Have stores that are behind, and that nobody opens, told of."""
-        self._catching_up = threading.Thread(target=self._open_those_behind, args=(pool,), name="syncers", daemon=True)
-        self._catching_up.start()
+        """Start a thread that opens closed stores whose sinks are behind."""
+        self._catch_up_thread = threading.Thread(
+            target=self._open_stores_behind, args=(pool,), name="syncers", daemon=True
+        )
+        self._catch_up_thread.start()
 
     @override
     def halt(self) -> None:
-        """Send nothing more: all stores are about to close."""
         self._stopping.set()
         self._behind.put(None)
         super().halt()
 
     def of(self, store: FollowedStore) -> list[StoreSync]:
-        """Those who are told of an open store; none when it is just closing."""
+        """Return the deliveries of an open store; empty if it is closing."""
         return self.found(store) or []
 
     @override
     def close(self) -> None:
-        """End the threads; the stores are closed already."""
         self.halt()
         for plug in self._plugs:
             if self._by_name[plug.name].close():
                 plug.close()
-        if self._catching_up is not None:
-            self._catching_up.join(CLOSE_TIMEOUT_SECONDS)
+        if self._catch_up_thread is not None:
+            self._catch_up_thread.join(CLOSE_TIMEOUT_SECONDS)
 
     @override
     def _begun(self, store: FollowedStore) -> list[StoreSync]:
@@ -302,7 +301,6 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
 
     @override
     def _let_go(self, own: list[StoreSync]) -> None:
-        """Follow a store no more. Whoever is slow to let go is left behind."""
         for thread, sync in self._served(own):
             store = sync.store.name
             if not thread.forget(sync, CLOSE_TIMEOUT_SECONDS):
@@ -315,7 +313,7 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
             except OSError as error:
                 log.warning("syncer_place_not_saved", store=store, syncer=sync.name, error=str(error))
 
-    def _open_those_behind(self, pool: FollowedPool) -> None:
+    def _open_stores_behind(self, pool: FollowedPool) -> None:
         for name in pool.here():
             if self._stopping.is_set():
                 return
@@ -342,7 +340,10 @@ class Syncers(StoreWorker[FollowedStore, list[StoreSync]]):
         return any(place is None or place.sequence < last for place in places)
 
     def _serve(self, pool: FollowedPool, name: str) -> None:
-        """Open a store, which stays so until others need its place, and give it time; more where telling fails."""
+        """Open a store, and give its deliveries time; pause if any fails.
+
+        The store stays open until its slot is needed.
+        """
         with pool.lease(name) as store:
             syncs = self.of(store)
         end = time.monotonic() + SINK_TURN_SECONDS

@@ -1,8 +1,8 @@
-"""The engine of a store as what it is: a follower of the journal that answers Cypher, open only while it is asked.
+"""Cypher engine of a store as a projection: it follows the journal and is open only while statements arrive.
 
-A statement waits until the engine has what had been acknowledged when it came. While statements come, the engine
-follows each commit at once, in the background; when none has come for a minute its file is closed, and brought up to
-date now and then.
+A statement waits until the engine includes every commit acknowledged before the statement arrived. While statements
+arrive, the engine applies each commit immediately, in the background. After a minute without statements its file is
+closed, and then brought up to date occasionally.
 """
 
 from __future__ import annotations
@@ -39,52 +39,53 @@ log = structlog.get_logger()
 
 NEVER_ASKED = float("-inf")
 FOLLOW_AFTER_STATEMENT_SECONDS = 60.0
-"""For so long after a statement the engine follows at once; then its file is closed."""
+"""Seconds after a statement during which commits are applied immediately; then the file is closed."""
 CATCH_UP_THRESHOLD_ROWS = 20_000
 CATCH_UP_THRESHOLD_SHARE = 0.25
 CATCH_UP_QUIET_SECONDS = 10.0
 MAX_CATCH_UP_DELAY_SECONDS = 300.0
-"""A closed file is brought up to date once it is so many rows, or such a share of them, behind and writing has paused;
-or once it has been behind for so long."""
+"""Maximum seconds that a closed file stays behind.
+
+It catches up earlier if writing has paused and the missed rows exceed the threshold or that share of all rows.
+"""
 MIN_REBUILD_LOG_BYTES = 16 << 20
-"""A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
+"""Minimum log size for a rebuild: a log larger than this and its file takes three times as long to replay."""
 CATCH_UP_ROOM_BYTES = 4 << 20
 SLOT_POLL_SECONDS = 0.01
-"""Between two looks for a free place."""
+"""Seconds between attempts to get a free slot."""
 
 
 class EnginePlaces:
-    """How many engine files all stores together have open: each takes a process, and memory that is its own.
+    """Limit on the engine files open in all stores together; each takes a process with its own memory.
 
-    Who needs one more than there may be has it from the store that was not asked for longest, of those that nobody
-    reads from at that moment.
+    If all slots are taken, the least recently queried store without active readers gives up its slot.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._taken: dict[EngineProjection, float] = {}
+        self._slots: dict[EngineProjection, float] = {}
         self._waiting: list[object] = []
         self._lock = threading.Lock()
 
     @property
     def taken(self) -> int:
-        """How many are taken."""
-        return len(self._taken)
+        """Number of slots in use."""
+        return len(self._slots)
 
     def acquire(self, holder: EngineProjection, seconds: float) -> None:
-        """Get a place, if it has none yet. Raises Unavailable when all are in use for so many seconds."""
+        """Take a slot unless the holder has one. Raises Unavailable if none becomes free within ``seconds``."""
         deadline = time.monotonic() + seconds
         ticket = object()
         with self._lock:
             self._waiting.append(ticket)
         try:
             while not self._try_acquire(holder, ticket):
-                if self._waiting[0] is ticket and any(other.give_way() for other in self._longest_unasked()):
+                if self._waiting[0] is ticket and any(other.give_way() for other in self._least_recently_asked()):
                     continue
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"all {self.most} engines' processes are at work for other stores; try again shortly, or have"
-                        " KGSERVE_ENGINE_PROCESSES raised",
+                        f"all {self.most} engine processes are in use by other stores; try again shortly, or raise"
+                        " KGSERVE_ENGINE_PROCESSES",
                         retry_after=2,
                     )
                 time.sleep(SLOT_POLL_SECONDS)
@@ -93,30 +94,30 @@ class EnginePlaces:
                 self._waiting.remove(ticket)
 
     def release(self, holder: EngineProjection) -> None:
-        """Give the place back, if it has one."""
+        """Release the holder's slot, if it has one."""
         with self._lock:
-            self._taken.pop(holder, None)
+            self._slots.pop(holder, None)
 
     def _try_acquire(self, holder: EngineProjection, ticket: object) -> bool:
-        """Whether there is a place for it: one that it has, or a free one when it is the first who waits."""
+        """Return whether the holder has a slot, taking a free one if it is first in the queue."""
         with self._lock:
-            is_free = self._waiting[0] is ticket and len(self._taken) < self.most
-            if holder not in self._taken and is_free:
-                self._taken[holder] = time.monotonic()
-            return holder in self._taken
+            is_free = self._waiting[0] is ticket and len(self._slots) < self.most
+            if holder not in self._slots and is_free:
+                self._slots[holder] = time.monotonic()
+            return holder in self._slots
 
-    def _longest_unasked(self) -> list[EngineProjection]:
-        """Those who have a place. Who has just got it is about to use it, however long that was waited for."""
+    def _least_recently_asked(self) -> list[EngineProjection]:
+        """Return the holders, least recently queried first; a slot just taken counts as a query."""
         with self._lock:
-            taken = dict(self._taken)
+            taken = dict(self._slots)
         return sorted(taken, key=lambda holder: max(holder.asked_at, taken[holder]))
 
 
 class EngineProjection(Projection):
-    """The engine's file, open or closed, and how far it has come.
+    """Engine file of a store, open or closed, and its position in the journal.
 
-    ``commits`` is to be held by whoever applies a change, heals or replaces: one at a time. ``found_damaged`` says what
-    was wrong with a file that had been closed cleanly.
+    Hold ``commits`` while applying a change, healing or replacing the file. ``found_damaged`` is the fault found in a
+    file that was closed cleanly.
     """
 
     name = "engine"
@@ -130,7 +131,7 @@ class EngineProjection(Projection):
         slow: SlowLog,
         closing: threading.Event,
     ) -> None:
-        """Open nothing yet."""
+        """Create the projection without opening the file."""
         super().__init__(layout, journal, rows)
         self._rows = rows
         self.layout = layout
@@ -148,52 +149,52 @@ class EngineProjection(Projection):
         self.asked_at = NEVER_ASKED
         self._behind_rows = 0
         self._written_at = time.monotonic()
-        # By the digest: of commits without rows it may have missed as many as there are.
+        # Compared by digest, because commits without rows do not count as missed.
         self._behind_since: float | None = None if self.state.digest == rows.state.digest else time.monotonic()
 
     @property
     @override
     def sequence(self) -> int:
-        """The last commit that the file has seen, open or closed."""
+        """Last commit applied to the file, open or closed."""
         return self.state.sequence
 
     @property
     def is_open(self) -> bool:
-        """Whether its file is open."""
+        """True if the file is open."""
         return self._engine is not None
 
     @property
     def is_asked(self) -> bool:
-        """Whether statements have come within the last minute."""
+        """True if a statement arrived within the last minute."""
         return time.monotonic() - self.asked_at < FOLLOW_AFTER_STATEMENT_SECONDS
 
     @property
     def lag(self) -> int:
-        """Commits that it has not seen yet."""
+        """Number of commits not yet applied."""
         return max(self.journal.last - self.state.sequence, 0)
 
     @property
     def kept_bytes(self) -> int:
-        """About the memory that only replacing the engine gives back."""
+        """Estimated memory in bytes that is released only by replacing the engine."""
         return engine.kept_bytes if (engine := self._engine) is not None else 0
 
     @property
     def waiting(self) -> int:
-        """Statements that wait for their turn."""
+        """Number of statements waiting for a session."""
         return engine.waiting if (engine := self._engine) is not None else 0
 
     @property
     def resident(self) -> int:
-        """Bytes of memory of its process's own; 0 while it has none."""
+        """Private memory of the engine process in bytes; 0 without a process."""
         return engine.resident if (engine := self._engine) is not None else 0
 
     @property
     def width(self) -> ColumnSet:
-        """The columns that the engine in service has."""
+        """Column set of the engine in service."""
         return ColumnSet.PLAIN if (engine := self._engine) is None else engine.width
 
     def bytes(self) -> tuple[int, int]:
-        """Size of the engine's file and of its log."""
+        """Return the sizes of the engine's file and log in bytes."""
         engine = self._engine
         path = engine.path if engine is not None else self.layout.engine
         return files.size(path), files.size(layout.wal_path(path))
@@ -202,10 +203,10 @@ class EngineProjection(Projection):
     def reading(
         self, timeout: float | None = None, *, width: ColumnSet = ColumnSet.PLAIN, asked: bool = True
     ) -> Generator[Session]:
-        """A reading session that sees every commit of now; ``timeout`` in seconds, 0 for none.
+        """Yield a reading session that sees every acknowledged commit; ``timeout`` in seconds, 0 for none.
 
-        It has the columns of a ``width``. Its file stays open for a minute if that is ``asked`` for. Raises
-        Unavailable while the engine cannot be had.
+        The file has at least the columns of ``width``. With ``asked``, the file stays open for another minute. Raises
+        Unavailable if the engine cannot be opened or does not catch up in time.
         """
         patience = timeout or self.options.read_timeout
         sequence = self.journal.last
@@ -215,18 +216,18 @@ class EngineProjection(Projection):
                     self.asked_at = time.monotonic()
                 engine = self._engine
                 if engine is None or engine.is_lost or self.state.sequence < sequence or engine.width < width:
-                    engine = self._caught_up(sequence, patience, width, asked=asked)
+                    engine = self._wait_until_caught_up(sequence, patience, width, asked=asked)
                 with contextlib.suppress(Retired):
                     session = lease.enter_context(engine.reader(timeout))
                     break
             yield session
 
-    def _caught_up(self, sequence: int, patience: float, width: ColumnSet, *, asked: bool) -> Engine:
-        """The engine once it has seen a commit; another thread may be at it."""
+    def _wait_until_caught_up(self, sequence: int, patience: float, width: ColumnSet, *, asked: bool) -> Engine:
+        """Return the engine once it includes commit ``sequence``; another thread may be applying it."""
         if not self.commits.acquire(timeout=patience):
-            raise Unavailable("the engine is still taking in what was written; try again shortly", retry_after=2)
+            raise Unavailable("the engine is still applying recent writes; try again shortly", retry_after=2)
         try:
-            if asked:  # it may just have given way, and taken itself for one that nobody asks
+            if asked:  # it may just have given up its slot and been marked idle
                 self.asked_at = time.monotonic()
             self.follow(sequence)
             engine = self._engine or self._start()
@@ -234,15 +235,15 @@ class EngineProjection(Projection):
                 engine = self._widen("a statement names what the file has no columns for", width)
             return engine
         except EngineFailed as error:
-            # A full disk does that, among others. The next statement tries again.
+            # Causes include a full disk. The next statement tries again.
             log.exception("engine_not_built", store=self.layout.name)
-            raise Unavailable(f"the engine's file cannot be made now: {error}", retry_after=10) from error
+            raise Unavailable(f"the engine's file cannot be built now: {error}", retry_after=10) from error
         finally:
             self.commits.release()
 
     def committed(self, rows: int) -> None:
-        """Commits with so many rows have been added to the journal. For the writing thread."""
-        if not rows:  # not worth a process; who asks has it take them in
+        """Record that commits with ``rows`` rows were added to the journal. Called by the writing thread."""
+        if not rows:  # not worth starting a process; the next statement applies them
             return
         self._behind_rows += rows
         self._written_at = time.monotonic()
@@ -250,43 +251,43 @@ class EngineProjection(Projection):
             self._behind_since = self._written_at
 
     def tend(self, *, writing: bool = False) -> None:
-        """Follow if that is due, close the file when nobody asks. Blocks; raises what `follow` does.
+        """Catch up if due, and close the file if it is idle. Blocks; raises what `follow` raises.
 
-        ``writing`` says that writes are under way, which a file that nobody asks can wait for.
+        ``writing``: writes are in progress, so an idle file waits.
         """
         if self._is_due(writing=writing):
             with self.commits:
-                if self._is_due(writing=writing):  # it may have given way meanwhile, and must not take a place for that
+                if self._is_due(writing=writing):  # it may have given up its slot and must not take another
                     self.follow(self.journal.last)
-        if self._is_needless():
+        if self._is_idle():
             with self.commits:
-                if self._is_needless():  # it may have been waited for long
-                    self._close_if_idle("nobody asked for a minute")
+                if self._is_idle():  # recheck: waiting for the lock may have taken long
+                    self._close_if_idle("no statements for a minute")
 
-    def _is_needless(self) -> bool:
+    def _is_idle(self) -> bool:
         return self._engine is not None and not self.is_asked and not self._stays_open
 
     def _is_due(self, *, writing: bool) -> bool:
-        """Whether there is something to follow, now; who holds ``commits`` without a need cannot give way."""
+        """Return whether there is something to apply now. Holding ``commits`` needlessly would block `give_way`."""
         engine = self._engine
         if self.is_asked:
             return engine is None or engine.is_lost or self.lag > 0
-        return self._is_worth_it(writing=writing)
+        return self._is_worth_catching_up(writing=writing)
 
-    def _is_worth_it(self, *, writing: bool) -> bool:
+    def _is_worth_catching_up(self, *, writing: bool) -> bool:
         if self._behind_since is None or not self.lag:
             return False
         now = time.monotonic()
-        worth = max(CATCH_UP_THRESHOLD_ROWS, CATCH_UP_THRESHOLD_SHARE * (self.state.nodes + self.state.edges))
+        threshold = max(CATCH_UP_THRESHOLD_ROWS, CATCH_UP_THRESHOLD_SHARE * (self.state.nodes + self.state.edges))
         paused = not writing and now - self._written_at > CATCH_UP_QUIET_SECONDS
-        return now - self._behind_since > MAX_CATCH_UP_DELAY_SECONDS or (paused and self._behind_rows > worth)
+        return now - self._behind_since > MAX_CATCH_UP_DELAY_SECONDS or (paused and self._behind_rows > threshold)
 
     def follow(self, sequence: int) -> None:
-        """Apply what the journal has, up to a commit at least; for the holder of ``commits``.
+        """Apply the journal up to at least commit ``sequence``. The caller holds ``commits``.
 
-        Raises StorageFull or Unavailable when no engine could be built.
+        Raises StorageFull or Unavailable if no engine can be built.
         """
-        self._let_go_if_lost()
+        self._discard_if_lost()
         self._open_if_closed()
         while self.sequence < sequence:
             self._step(self.journal.last)
@@ -309,15 +310,18 @@ class EngineProjection(Projection):
 
     @override
     def _move(self, sequence: int) -> None:
-        """Where it stands is what the engine says, whose state moves with it."""
+        """Do nothing: the position is the engine's state."""
 
     @override
     def _apply_all(self, rows: Rows) -> int:
         self.heal("the journal begins after what it has seen")
         return self.sequence
 
-    def _let_go_if_lost(self) -> None:
-        """Nobody knows what a file holds whose process has ended: it is made anew, which the journal bears."""
+    def _discard_if_lost(self) -> None:
+        """Drop an engine whose process has ended.
+
+        The content of its file is unknown, so it is rebuilt from the journal.
+        """
         engine = self._engine
         if engine is not None and engine.is_lost:
             self.losses += 1
@@ -339,34 +343,37 @@ class EngineProjection(Projection):
         except StorageFull:
             raise
         except Exception as error:
-            # Whatever it was, nobody knows what this engine holds now.
+            # After any error the content of this engine is unknown.
             log.exception("apply_failed", store=self.layout.name, rows=len(net))
             self.heal(f"applying {len(net)} rows failed: {error}")
         else:
             self.state = state
 
     def heal(self, reason: str) -> None:
-        """Build the engine anew from the journal and put it in service; statements wait for it."""
+        """Rebuild the engine from the journal and put it in service; statements wait for it."""
         self.failed = reason
         self._retire()
-        self._renew(reason, ColumnSet.PLAIN)
+        self._rebuild_and_replace(reason, ColumnSet.PLAIN)
         self.rebuilds += 1
         self.failed = None
 
     def _widen(self, reason: str, width: ColumnSet) -> Engine:
-        """An engine that has columns for some extras. Raises StorageFull when there is no room for it."""
+        """Rebuild the engine with the columns of ``width``. Raises StorageFull if the disk has no room for it."""
         require_room(self.layout.root, sum(self.bytes()))
         log.info("columns_for_extras", store=self.layout.name, width=width.name.lower())
-        return self._renew(reason, width)
+        return self._rebuild_and_replace(reason, width)
 
-    def _renew(self, reason: str, width: ColumnSet) -> Engine:
+    def _rebuild_and_replace(self, reason: str, width: ColumnSet) -> Engine:
         engine = self.rebuilt(self.next_path(), reason, width)
         self.replace(engine)
         self.state = engine.state
         return engine
 
     def rebuilt(self, path: Path, reason: str, width: ColumnSet) -> Engine:
-        """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
+        """Build a file from the journal, and return it open.
+
+        Raises StorageFull, Unavailable, JournalDamaged or EngineFailed.
+        """
         self._behind_rows, self._behind_since = 0, None
         try:
             with storing("rebuilding the engine"):
@@ -377,9 +384,9 @@ class EngineProjection(Projection):
 
     @contextmanager
     def staying_open(self) -> Generator[bool]:
-        """Whether the file is open, which inside is not closed for not being asked: another one is to take its place.
+        """Keep an idle file open during the block, in which it is to be replaced; yield whether it is open.
 
-        For the sake of another store it may be closed all the same.
+        It may still be closed to give its slot to another store.
         """
         with self.commits:
             self._stays_open = self.is_open
@@ -392,9 +399,9 @@ class EngineProjection(Projection):
         """Put another engine in service."""
         self.layout.forget_engine_mark()
         self._retire()
-        self._begin(engine, "a new file")
+        self._put_in_service(engine, "a new file")
 
-    def _begin(self, engine: Engine, file: str) -> Engine:
+    def _put_in_service(self, engine: Engine, file: str) -> Engine:
         self._engine = engine
         self.rebuild_wanted = False
         self.begun += 1
@@ -405,11 +412,11 @@ class EngineProjection(Projection):
         old, self._engine = self._engine, None
         if old is not None:
             old.retire()
-            # On POSIX an open file may be unlinked: readers that are still on it are not disturbed.
+            # On POSIX an open file may be unlinked; active readers are not affected.
             files.remove(old.path)
 
     def forget(self) -> bool:
-        """Remove the file unless it is open, to be built anew when a statement wants it; whether it was closed."""
+        """Delete the file unless it is open; the next statement rebuilds it. Return whether it was closed."""
         with self.commits:
             if self._engine is not None:
                 return False
@@ -419,35 +426,35 @@ class EngineProjection(Projection):
             return True
 
     def next_path(self) -> Path:
-        """A name for a new engine file; when it is closed it is given the usual one."""
+        """Return a path for a new engine file; it gets the usual name when it is closed."""
         return self.layout.root / f"graph.{self.journal.last}-{time.monotonic_ns()}.kuzu"
 
     def give_way(self) -> bool:
-        """Close the file for another store's sake, unless somebody is at it; whether it is closed now."""
+        """Close the file to free its slot for another store, unless it is in use; return whether it is closed."""
         if not self.commits.acquire(blocking=False):
             return False
         try:
-            if done := self._close_if_idle("another store is asked"):
+            if done := self._close_if_idle("another store needs the slot"):
                 self.asked_at = NEVER_ASKED
             return done
         except KgserveError:
-            # It hung, and has been ended; the next one to look lets go of it.
+            # The process hung and was killed; the next caller discards it.
             return False
         finally:
             self.commits.release()
 
     def _close_if_idle(self, reason: str) -> bool:
-        """Close the file, if nobody reads from it just now, and leave a mark of how it was left; whether it is."""
-        self._let_go_if_lost()
+        """Close the file if it has no reader, and record its state; return whether it is closed."""
+        self._discard_if_lost()
         engine = self._engine
         if engine is not None:
             if not engine.retire_if_idle():
                 return False
-            self._ended(engine, reason)
+            self._record_closed(engine, reason)
         self.places.release(self)
         return True
 
-    def _ended(self, engine: Engine, reason: str) -> None:
+    def _record_closed(self, engine: Engine, reason: str) -> None:
         self._engine = None
         log.info("engine_ended", store=self.layout.name, process=engine.process, reason=reason)
         if self.failed is None and engine.closed:
@@ -455,17 +462,16 @@ class EngineProjection(Projection):
 
     @override
     def close(self) -> None:
-        """Close the file for good; who still reads from it is waited for."""
         with self.commits:
             engine = self._engine
             if engine is not None:
                 engine.retire()
                 engine.wait_closed(self.options.read_timeout + 5)
-                self._ended(engine, "the store closes")
+                self._record_closed(engine, "the store is closing")
             self.places.release(self)
 
     def _mark_closed(self, engine: Engine) -> None:
-        """Give a closed engine's files their usual names, and say how they are."""
+        """Give a closed engine's files their usual names, and record their state."""
         home = self.layout.engine
         if engine.path != home:
             files.remove(home)
@@ -475,15 +481,15 @@ class EngineProjection(Projection):
         self.layout.mark_engine(self.state, edition(self.options.engine))
 
     def _start(self) -> Engine:
-        """Open the file as it was left, or build it anew; always, when another engine left it.
+        """Open the file as it was left, or rebuild it; always rebuild a file of another engine edition.
 
         Raises JournalDamaged, StorageFull or Unavailable.
         """
-        # What nobody waits for takes a place only where that keeps nobody waiting.
+        # Background work takes a slot only if no statement has to wait for it.
         self.places.acquire(self, self.options.read_timeout if self.is_asked else 0)
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
-        if mark is not None and (mark.engine != edition(self.options.engine) or self._is_outgrown()):
+        if mark is not None and (mark.engine != edition(self.options.engine) or self._is_rebuild_cheaper()):
             return self._build("")
         if mark is None:
             return self._build("the engine was not closed cleanly")
@@ -494,12 +500,12 @@ class EngineProjection(Projection):
             except KgserveError as error:
                 reason = str(error)
             else:
-                return self._begin(engine, "as it was left")
+                return self._put_in_service(engine, "as it was left")
         self.found_damaged = reason
         return self._build(reason)
 
-    def _is_outgrown(self) -> bool:
-        """Whether building the file takes less than opening it, and what it has missed."""
+    def _is_rebuild_cheaper(self) -> bool:
+        """Return whether rebuilding the file is cheaper than opening it and catching up."""
         file, log_ = self.bytes()
         missed = self._behind_rows > max(CATCH_UP_THRESHOLD_ROWS, (self.state.nodes + self.state.edges) // 2)
         return missed or log_ > max(MIN_REBUILD_LOG_BYTES, file)
@@ -517,7 +523,7 @@ class EngineProjection(Projection):
         return engine
 
     def _build(self, reason: str) -> Engine:
-        """Build the file anew, for a ``reason`` unless it is the first one or saves time."""
+        """Rebuild the file; the ``reason`` is empty for a first build or one that only saves time."""
         files = list(self.layout.root.glob("graph*"))
         for path in files:
             remove_path(path)
@@ -526,4 +532,4 @@ class EngineProjection(Projection):
         engine = self.rebuilt(self.layout.engine, reason, ColumnSet.PLAIN)
         self.state = engine.state
         self.rebuilds += bool(reason)
-        return self._begin(engine, "built anew" if reason else "a new file")
+        return self._put_in_service(engine, "rebuilt" if reason else "a new file")

@@ -1,4 +1,4 @@
-"""Building an engine's file: from the current rows, or from a snapshot and the journal after it."""
+"""Construction of an engine file from the current rows, or from a snapshot and the journal after it."""
 
 from __future__ import annotations
 
@@ -31,45 +31,47 @@ log = structlog.get_logger()
 Few: TypeAlias = tuple[Change, StoreState]
 MAX_INLINE_REBUILD_ROWS = 2_000
 MAX_INLINE_REBUILD_BYTES = 4 << 20
-"""Rows that an engine's file is made of without files of rows: that takes milliseconds."""
-# A rebuild that had this much journal to read leaves a snapshot, so that the next one has less.
+"""Limits up to which an engine file is built from rows in memory, without Parquet files."""
+# A rebuild that read this many journal bytes leaves a snapshot, so that the next one reads less.
 SNAPSHOT_AFTER_BYTES = 16 << 20
 
 
 def rebuild(
     layout: Layout,
     journal: Journal,
-    present: RowsView,
+    current_rows: RowsView,
     options: EngineOptions,
     path: Path,
     reason: str,
     *,
     width: ColumnSet = ColumnSet.PLAIN,
 ) -> Engine:
-    """Build an engine file at ``path`` of the present rows, or if they are not whole of snapshot and journal; open it.
+    """Build and open an engine file at ``path`` from the current rows.
 
-    It has the columns of a ``width`` even if no row needs them yet. Without a ``reason`` it is the first one.
+    Damaged rows are replaced by the snapshot and the journal.
 
-    Raises JournalDamaged when neither a snapshot nor the whole journal is left, StorageFull when the disk is full, and
+    It has at least the columns of ``width``. An empty ``reason`` marks the first build.
+
+    Raises JournalDamaged if neither a snapshot nor the whole journal is left, StorageFull if the disk is full, and
     Unavailable once the store is closing.
     """
     started = time.perf_counter()
-    # The first engine file of a store is made in the same way, and nobody needs to hear of it.
+    # The first build of a store is routine and logged at debug level.
     level = logging.WARNING if reason and not width else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
-    few = few_rows(present) if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES else None
+    few = few_rows(current_rows) if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES else None
     if few is not None:
         engine = build(path, *few, options, width)
     else:
-        engine = _rebuild_of_files(layout, journal, present, options, path, width)
-    if width is ColumnSet.LINKS and present.rows().linked:
+        engine = _rebuild_from_files(layout, journal, current_rows, options, path, width)
+    if width is ColumnSet.LINKS and current_rows.rows().linked:
         _add_links(engine, layout, journal)
     log.log(level, "rebuild_done", store=layout.name, sequence=engine.state.sequence, seconds=seconds_since(started))
     return engine
 
 
 def _add_links(engine: Engine, layout: Layout, journal: Journal) -> None:
-    """Give a new engine's file the links as of the commit that it is of."""
+    """Add the links as of the commit of a new engine file."""
     try:
         for some in all_links(layout, journal, engine.state.sequence):
             net = NetChange()
@@ -80,15 +82,15 @@ def _add_links(engine: Engine, layout: Layout, journal: Journal) -> None:
         raise
 
 
-def _rebuild_of_files(
-    layout: Layout, journal: Journal, present: RowsView, options: EngineOptions, path: Path, width: ColumnSet
+def _rebuild_from_files(
+    layout: Layout, journal: Journal, current_rows: RowsView, options: EngineOptions, path: Path, width: ColumnSet
 ) -> Engine:
     rows = layout.scratch / f"of-{path.name}"
-    folded = write_current_rows(layout, journal, present, rows, options.closing, lambda: True)
+    folded = write_current_rows(layout, journal, current_rows, rows, options.closing, lambda: True)
     try:
         engine = build(path, rows, folded.state, options, width)
     except EngineFailed:
-        # An edge that the engine had lost was not named when its node was deleted.
+        # An edge that the engine had lost was not listed when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
         remove(path)
         folded = fold_journal(layout, journal, rows, drop_loose=True)
@@ -104,10 +106,10 @@ def _rebuild_of_files(
     return engine
 
 
-def few_rows(present: RowsView) -> Few | None:
-    """The present rows and their state, if they are so few that no files of them need be written."""
+def few_rows(current_rows: RowsView) -> Few | None:
+    """Return the current rows and their state if they are few enough to need no files; otherwise None."""
     try:
-        with present.reading() as rows:
+        with current_rows.reading() as rows:
             state, size = rows.state, rows.base.size + rows.delta.bytes
             if state.nodes + state.edges > MAX_INLINE_REBUILD_ROWS or size > MAX_INLINE_REBUILD_BYTES:
                 return None

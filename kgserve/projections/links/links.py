@@ -1,7 +1,7 @@
-"""The links of a store, its edges into others, in SQLite: found by what they lead from and by what they lead to.
+"""Links of a store (edges into other stores) in SQLite, indexed by source and by target.
 
-A view like any other: it carries the sequence that it has seen, and is made anew whenever it does not fit. For that
-reason commits do not wait for the disk. Links are few beside edges: each commit that changes any is taken in at once.
+A projection: it stores the sequence it has applied and is rebuilt if it does not fit, so commits need no fsync. Links
+are few compared with edges, so each commit that changes links is applied immediately.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ from kgserve.storage.model.rows import LinkKey, LinkRow
 
 _LINK_PAGE_ROWS = 5_000
 NO_LINK_LIMIT = (1 << 63) - 1
-"""A limit for all there are."""
+"""Limit that includes all links."""
 
 
 class Outbound(NamedTuple):
-    """A store that links lead into, and how many."""
+    """Store that links lead into, and their number."""
 
     store: str
     links: int
 
 
 class LinkReader:
-    """Asks a store's links. For one thread at a time. Raises sqlite3.Error when the file is damaged."""
+    """Queries on a store's links. Not thread-safe. Raises sqlite3.Error if the file is damaged."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     @property
     def state(self) -> LinksState:
-        """What all of them come to."""
+        """Count and digest of all links."""
         [found] = self._connection.execute("SELECT count, digest FROM cursor")
         return LinksState(*found)
 
     @property
     def changed(self) -> int:
-        """The last commit that changed any."""
+        """Last commit that changed links."""
         [(found,)] = self._connection.execute("SELECT changed FROM cursor")
         return found
 
     def of(self, keys: Iterable[LinkKey]) -> Iterator[LinkRow]:
-        """Those of some keys that are there."""
+        """Yield the links with the given keys that exist."""
         wanted = [(source, kind, store, target) for store, (source, target, kind) in keys]
         return _intact(of_rows(self._connection.execute, sql.SELECT_LINKS_BY_KEY, wanted, sql.JOIN_LINK_KEYS))
 
     def from_any(self, ids: Collection[str]) -> Iterator[LinkRow]:
-        """Those that lead from any of some nodes."""
+        """Yield the links from any of the given nodes."""
         return _intact(of_some(self._connection.execute, sql.SELECT_LINKS_FROM_SOURCES, [*ids]))
 
     def outgoing(self, node_id: str, limit: int) -> list[LinkRow]:
-        """Those that lead from a node, at most so many."""
+        """Return at most ``limit`` links from a node."""
         return [*self._rows(sql.SELECT_LINKS_OF_SOURCE, {"source": node_id, "limit": limit})]
 
     def to(self, store: str, target: str, limit: int) -> list[LinkRow]:
-        """Those that lead to a node of another store, at most so many."""
+        """Return at most ``limit`` links to a node of another store."""
         return [*self._rows(sql.SELECT_LINKS_TO_TARGET, {"store": store, "target": target, "limit": limit})]
 
     def all(self) -> Iterator[list[LinkRow]]:
-        """All of them in the order of their keys, some at a time."""
+        """Yield all links in key order, in batches."""
         after = LinkKey("", ("", "", ""))
         while rows := [*self._rows(sql.SELECT_LINKS_AFTER, {**values(after), "limit": _LINK_PAGE_ROWS})]:
             yield rows
             after = rows[-1].key
 
     def outbound(self, after: str, limit: int) -> list[Outbound]:
-        """The next stores that any lead into, by name."""
+        """Return the next stores that links lead into, by name."""
         return [Outbound(*row) for row in self._connection.execute(sql.SELECT_OUTBOUND_COUNTS, (after, limit))]
 
     def _rows(self, query: str, values: dict[str, Any]) -> Iterator[LinkRow]:
@@ -89,9 +89,9 @@ def _intact(found: Iterable[tuple[bytes, int]]) -> Iterator[LinkRow]:
 
 @contextmanager
 def left(path: Path) -> Generator[tuple[LinkReader, int]]:
-    """The links of a store that is closed, and the last commit that they are known to have seen.
+    """Yield the links of a closed store, and the last commit they are known to include.
 
-    The file is left as it is. Raises sqlite3.Error for one that is not there, or cannot be read.
+    The file is not changed. Raises sqlite3.Error if it does not exist or cannot be read.
     """
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
     try:
@@ -106,7 +106,7 @@ def left(path: Path) -> Generator[tuple[LinkReader, int]]:
 
 
 class Links(LinkReader):
-    """The file of one store's links. A file that cannot be read, or has another format, is replaced by an empty one."""
+    """Links file of one store. An unreadable file, or one of another format, is replaced by an empty one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,24 +114,24 @@ class Links(LinkReader):
 
     @property
     def sequence(self) -> int:
-        """The last commit that it is known to have seen; -1 for none."""
+        """Last commit known to be applied; -1 for none."""
         [(found,)] = self._connection.execute("SELECT sequence FROM cursor")
         return found
 
     def apply(self, put: Iterable[LinkRow], deleted: Iterable[LinkKey], sequence: int, state: LinksState) -> None:
-        """Take in what a commit changes, after which all links come to a state; others see it at once."""
+        """Apply the link changes of a commit and store the resulting state; readers see it immediately."""
         with self._connection as transaction:
             transaction.executemany(sql.DELETE_LINK, map(values, deleted))
             transaction.executemany(sql.UPSERT_LINK, map(stored, put))
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def moved(self, sequence: int) -> None:
-        """It has seen all commits up to one, and none after the last that it took in changes links."""
+        """Record that all commits up to ``sequence`` are applied; later ones than the last applied changed no links."""
         with self._connection as transaction:
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
 
     def rebuild(self, links: Iterable[Sequence[LinkRow]], sequence: int) -> None:
-        """Forget everything, and take these."""
+        """Replace all links."""
         state = LinksState()
         with self._connection as transaction:
             transaction.execute("DELETE FROM link")
@@ -141,12 +141,12 @@ class Links(LinkReader):
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def erase(self) -> None:
-        """Leave nothing of rows that are gone. Raises as `write_anew` does."""
+        """Rewrite the file so that no deleted rows remain in it. Raises what `write_anew` raises."""
         write_anew(self._connection)
 
     @contextmanager
     def beside(self) -> Generator[LinkReader]:
-        """The links as they are now, for as long as they are read, in any thread; commits go on meanwhile."""
+        """Yield a reader with a snapshot of the links, usable in any thread while commits continue."""
         connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
         try:
             connection.execute("BEGIN")
@@ -156,40 +156,40 @@ class Links(LinkReader):
             connection.close()
 
     def close(self) -> None:
-        """Release the file, sealed."""
+        """Close and seal the file."""
         with suppress(sqlite3.Error):
             self._connection.close()
             seal(self.path)
 
 
 class LinksPosition(NamedTuple):
-    """How far a store was read: when it was made, and its last commit that changed links."""
+    """Position in a store's links: creation time of the store, and its last commit that changed links."""
 
     born: int
     changed: int
 
 
 class Inbound:
-    """The file. For one thread at a time. Raises sqlite3.Error when it is damaged."""
+    """Links of other stores by target, in one file. Not thread-safe. Raises sqlite3.Error if it is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = opened(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
 
     def seen(self) -> dict[str, LinksPosition]:
-        """The stores that were read, each with how far."""
+        """Return the indexed stores with their positions."""
         found = self._connection.execute("SELECT origin, born, changed FROM seen")
         return {origin: LinksPosition(born, changed) for origin, born, changed in found}
 
     def follow(self, origin: str, put: Iterable[LinkRow], deleted: Iterable[LinkKey], seen: LinksPosition) -> None:
-        """Take in what has changed of the links of a store."""
+        """Apply link changes of a store."""
         with self._connection as transaction:
             transaction.executemany(sql.DELETE_INBOUND_LINK, ({"origin": origin, **values(key)} for key in deleted))
             transaction.executemany(sql.UPSERT_INBOUND_LINK, ({"origin": origin, **stored(row)} for row in put))
             transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
     def replace(self, origin: str, links: Iterable[Iterable[LinkRow]], seen: LinksPosition) -> None:
-        """Forget the links of a store, and take these."""
+        """Replace the links of a store."""
         with self._connection as transaction:
             transaction.execute(sql.DELETE_INBOUND_OF_ORIGIN, (origin,))
             for some in links:
@@ -197,27 +197,27 @@ class Inbound:
             transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
     def forget(self, origin: str) -> None:
-        """A store is gone."""
+        """Delete the links of a deleted store."""
         with self._connection as transaction:
             transaction.execute(sql.DELETE_INBOUND_OF_ORIGIN, (origin,))
             transaction.execute("DELETE FROM seen WHERE origin = ?", (origin,))
 
     def to(self, store: str, targets: Collection[str]) -> Iterator[tuple[str, LinkRow]]:
-        """The links that lead to any of some nodes of a store, each behind the store that it is of."""
+        """Yield the links to any of the given nodes of a store, each with its store of origin."""
         run, wanted = self._connection.execute, sorted(targets)
         found = of_some(run, sql.SELECT_INBOUND_TO_TARGETS, wanted, before=(store,), end=sql.INBOUND_ORDER)
         return ((origin, intact(content, expected)) for content, expected, origin in found)
 
     def counts(self, store: str) -> list[tuple[str, int]]:
-        """The stores that any links lead into one from, by name, and how many of each."""
+        """Return the stores with links into ``store``, by name, with the number of links."""
         return self._connection.execute(sql.SELECT_INBOUND_COUNTS, (store,)).fetchall()
 
     def erase(self) -> None:
-        """Leave nothing of rows that are gone. Raises as `write_anew` does."""
+        """Rewrite the file so that no deleted rows remain in it. Raises what `write_anew` raises."""
         write_anew(self._connection)
 
     def close(self) -> None:
-        """Release the file, sealed."""
+        """Close and seal the file."""
         with suppress(sqlite3.Error):
             self._connection.close()
             seal(self.path)
@@ -228,19 +228,19 @@ _decode = msgpack_decoder(LinkRow).decode
 
 
 def values(key: LinkKey) -> dict[str, Any]:
-    """A key as the values of columns, by name."""
+    """Return a key as column values by name."""
     source, target, relation_type = key.edge
     return {"source": source, "relation_type": relation_type, "store": key.store, "target": target}
 
 
 def stored(row: LinkRow) -> dict[str, Any]:
-    """A row as the values of columns, by name."""
+    """Return a row as column values by name."""
     content = _encode(row)
     return {**values(row.key), "row": content, "hash": checksum(content)}
 
 
 def intact(content: bytes, expected: int) -> LinkRow:
-    """The inverse of `stored`. Raises sqlite3.DatabaseError for what does not fit its checksum."""
+    """Decode a row written by `stored`. Raises sqlite3.DatabaseError if its checksum does not match."""
     if checksum(content) != expected:
-        raise sqlite3.DatabaseError("a link does not fit its checksum")
+        raise sqlite3.DatabaseError("a link does not match its checksum")
     return _decode(content)

@@ -1,4 +1,7 @@
-"""The links of a store, its edges into others: taken in with the commit, so that readers see both at once."""
+"""Links of a store (edges into other stores) as a projection.
+
+Links are applied together with each commit, so that readers see both at once.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +29,27 @@ from kgserve.storage.rows.view import RowsView
 
 
 class LinksProjection(OnDemandProjection[Links]):
-    """The links of one store, in a file that is opened for the first reader or write that needs it.
+    """Links of one store, in a file that is opened by the first reader or write that needs it.
 
     A store that never had a link (`Rows.linked`) has no such file.
     """
 
     name = "links"
     damage_event = "links_damaged"
-    rebuilding_message = "the links of this store are being made anew"
+    rebuilding_message = "the links of this store are being rebuilt"
 
     def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
         super().__init__(layout.links, layout, journal, rows)
-        # Called in the writing thread when links have changed: for waking, not for work.
+        # Called in the writing thread when links have changed; callbacks must only wake other threads.
         self.after_change: list[Callable[[], None]] = []
-        # Called when nothing is to be left of links that are gone.
+        # Called when deleted links must be erased for good.
         self.after_erasing: list[Callable[[], None]] = []
 
     @contextmanager
     def reading(self) -> Generator[tuple[LinkReader | None, Rows]]:
-        """Read the links and the rows as of one commit while the block runs; writes go on.
+        """Yield the links and the rows of one commit; writes continue meanwhile.
 
-        None for links where there are none. Raises Unavailable.
+        The reader is None if the store has no links. Raises Unavailable.
         """
         with ExitStack() as held:
             with self._lock:
@@ -61,11 +64,11 @@ class LinksProjection(OnDemandProjection[Links]):
             for erase in self.after_erasing:
                 erase()
 
-    # For the writing thread
+    # Methods for the writing thread
 
     @contextmanager
     def taking(self, changes: Sequence[ChangeSet]) -> Generator[None]:
-        """Take in commits while the block shows readers their rows."""
+        """Apply commits while the block publishes their rows to readers."""
         with self._lock:
             self.take(changes)
             yield
@@ -74,26 +77,26 @@ class LinksProjection(OnDemandProjection[Links]):
                 wake()
 
     def gather(self, workspace: Workspace, batches: Sequence[WriteBatch]) -> None:
-        """Have a workspace know the links that batches meet, their sources being known. Raises Unavailable."""
+        """Load the links that batches touch into a workspace; their sources must be loaded. Raises Unavailable."""
         keys = {put.key for batch in batches for put in batch.links}
         keys |= {workspace.followed_link(put).key for batch in batches for put in batch.links}
         keys.update(key for batch in batches for key in batch.delete_links)
         gone = {node_id for batch in batches for node_id in batch.delete_nodes}
         if keys or gone:
-            found, workspace.links_state = self._found(keys, gone)
+            found, workspace.links_state = self._find_links(keys, gone)
             for row in found:
                 workspace.put_link(row.key, row)
 
     def with_cut(self, change: ChangeSet) -> ChangeSet:
-        """A change set that was made without regard to links: those of the nodes that it takes away go, too."""
-        cut, state = self._found((), change.nodes_deleted)
+        """Add the deletion of the deleted nodes' links to a change set that was made without links."""
+        cut, state = self._find_links((), change.nodes_deleted)
         if not cut:
             return change
         links = shift_links(state, (), cut)
         return msgspec.structs.replace(change, links_deleted=sorted(row.key for row in cut), links=links)
 
-    def _found(self, keys: Collection[LinkKey], sources: Collection[str]) -> tuple[list[LinkRow], LinksState]:
-        """The links of some keys and those that lead from some nodes, and what all come to."""
+    def _find_links(self, keys: Collection[LinkKey], sources: Collection[str]) -> tuple[list[LinkRow], LinksState]:
+        """Return the links with the given keys or sources, and the state of all links."""
 
         def ask(links: LinkReader, _: Rows) -> tuple[list[LinkRow], LinksState]:
             state = links.state
@@ -115,7 +118,7 @@ class LinksProjection(OnDemandProjection[Links]):
                 return str(error)
         return None if found == stated else str(stated)
 
-    # With the lock held
+    # Methods below require the lock
 
     def _reader(self, rows: Rows) -> AbstractContextManager[LinkReader]:
         return self._caught_up(rows).beside()

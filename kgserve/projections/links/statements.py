@@ -1,5 +1,5 @@
-"""What the links of a store ask SQLite: texts made of constants, values as parameters."""
-# ruff: noqa: S608 - nothing of a caller's is put into them
+"""SQL of the links files: texts built from constants only, with values as parameters."""
+# ruff: noqa: S608 - no user input enters the text
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SELECT_LINKS_AFTER = f"""
 {SELECT_LINKS} WHERE (source, relation_type, store, target) > (:source, :relation_type, :store, :target)
 ORDER BY source, relation_type, store, target LIMIT :limit
 """
-# The triggers count rows that are new: an upsert that changes one would count it again if it replaced the row.
+# Triggers count inserted rows; replacing a row in an upsert would count it twice.
 UPSERT_LINK = """
 INSERT INTO link VALUES (:source, :relation_type, :store, :target, :row, :hash)
 ON CONFLICT (source, relation_type, store, target) DO UPDATE SET row = :row, hash = :hash

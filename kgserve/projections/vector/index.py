@@ -1,8 +1,8 @@
-"""The vector index of one store: exact while it is small, hnswlib beyond; nobody else sees which.
+"""Vector index of one store: an exact matrix scan while it is small, hnswlib beyond; callers see no difference.
 
-Up to 10,000 vectors one matrix product takes 0.3 ms, finds exactly, filters exactly and deletes for nothing. Above that
-an approximate index takes over. All that can crash hnswlib (a call before it has room, more results than elements, a
-damaged file, a vector of the wrong width or with NaN) is kept away from it here, under one lock.
+Up to 10,000 vectors one matrix product takes 0.3 ms, is exact also under filters, and makes deletion free. Larger
+indexes use an approximate graph. One lock protects hnswlib from everything that crashes it: queries on an empty index,
+more results than elements, damaged files, vectors of the wrong width or with NaN.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 VECTOR_INDEX_KIND = "vector 2"
 MAX_EXACT_VECTORS = 10_000
-# With a graph, too, as long as no more than so many times as many are multiplied for a filter.
+# Filtered searches stay exact up to this multiple of the exact limit, even with a graph.
 _FILTERED_EXACT_FACTOR = 2
 _HNSW_M = 16
 _EF_BUILD = 200
@@ -39,19 +39,19 @@ _EF_SEARCH = 100
 _ENTITIES_FILE = "entities.msgpack"
 _MATRIX_FILE = "vectors.npy"
 _GRAPH_FILE = "vectors.hnsw"
-# So many vectors at a time, 6 ms in the graph: whoever searches waits for no more.
+# Batch sizes bound how long a search waits for the lock: 16 insertions into the graph take about 6 ms.
 _PUT_BATCH_VECTORS = 16
 _BUILD_BATCH_VECTORS = 500
 _GRAPH_INSERT_BATCH_VECTORS = 128
-# So many stored vectors are asked with at a time, 1 ms in the graph: whoever searches waits for no more.
+# Stored vectors queried per lock acquisition; about 1 ms in the graph.
 _QUERY_BATCH_VECTORS = 2
 _READ_BATCH_VECTORS = 4_096
-# With a filter the graph is asked for so many times as many as would be enough, and again for more if they were not.
+# Filtered graph queries ask for this multiple of the expected need, and for more if too few match.
 _VECTOR_OVERFETCH = 1.5
 _OVERFETCH_GROWTH = 4
-# To come by one more vector in the graph costs about as much as so many of those that are simply multiplied.
+# Visiting one more vector in the graph costs about as much as this many multiplications.
 _GRAPH_STEP_COST = 10
-# What hnswlib 0.8 writes before its elements, and of it what is needed: their number, size, and places inside.
+# File header of hnswlib 0.8: number of elements, element size, and offsets within an element.
 _HNSW_HEADER = struct.Struct("<6Qi")
 _HNSW_HEADER_BYTES = 96
 
@@ -59,14 +59,14 @@ Numbers = NDArray[np.int64]
 
 
 class VectorHit(msgspec.Struct, frozen=True):
-    """An entity near the query, with its cosine similarity."""
+    """Entity similar to the query, with its cosine similarity."""
 
     id: str
     similarity: float
 
 
 class _Entities(msgspec.Struct):
-    """What each label stands for, and since which commit; an empty id is a label that is no longer used."""
+    """Entity, type and first commit of each label; an empty id marks an unused label."""
 
     ids: list[str]
     types: list[str]
@@ -75,9 +75,10 @@ class _Entities(msgspec.Struct):
 
 
 class FairLock:
-    """Who lets go of a `threading.Lock` and asks again gets it first, for others must be woken: here they come first.
+    """Lock that a waiting thread acquires before the thread that just released it.
 
-    So a long piece of work that lets go between its parts holds others up for one part.
+    With `threading.Lock`, a thread that releases and reacquires wins, because waiters must first wake up. With this
+    lock, long work that releases it between steps delays other threads by one step only.
     """
 
     def __init__(self) -> None:
@@ -103,11 +104,11 @@ class VectorIndex:
         exact_up_to: int = MAX_EXACT_VECTORS,
         between: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """Load what `save` left for the same model, or start empty with ``sequence`` 0.
+        """Load the index saved for the same model, or start empty with ``sequence`` 0.
 
-        ``between`` is called between the parts of a graph that is built, which takes minutes for 100,000 vectors, with
-        the seconds that the last part took. It may raise: the index stays as it was, and is built at a later `put` or
-        `remove`.
+        ``between`` is called between the steps of building a graph, which takes minutes for 100,000 vectors. Its
+        argument is the duration of the last step in seconds. If it raises, the index is unchanged, and a later `put` or
+        `remove` builds the graph.
         """
         self._folder = folder
         self._dimensions = dimensions
@@ -128,12 +129,12 @@ class VectorIndex:
 
     @property
     def approximate(self) -> bool:
-        """Whether hnswlib answers."""
+        """True if hnswlib answers queries."""
         return self._graph is not None
 
     @property
     def ids(self) -> set[str]:
-        """The ids of all entities in it."""
+        """Ids of all entities in the index."""
         with self._lock:
             return set(self._labels)
 
@@ -145,10 +146,10 @@ class VectorIndex:
         since: Sequence[int] | None = None,
         facets: Sequence[Facets | None] = (),
     ) -> None:
-        """Add entities or replace their vectors; rows are of length 1. Raises ValueError for a wrong shape or NaN.
+        """Add entities or replace their vectors, which are rows of unit length.
 
-        ``since`` are the commits since which each has had its text, 0 if nothing is said. Whoever searches meanwhile
-        may find some of them. Raises OSError when there is no room on the disk.
+        ``since`` are the commits at which the texts were set, 0 by default. Concurrent searches may see a part of them.
+        Raises ValueError for a wrong shape or NaN, and OSError if the disk is full.
         """
         if vectors.shape != (len(ids), self._dimensions) or not np.isfinite(vectors).all():
             raise ValueError(
@@ -159,17 +160,17 @@ class VectorIndex:
             some = slice(first, first + _PUT_BATCH_VECTORS)
             with self._lock:
                 self._put(ids[some], types[some], vectors[some], since[some], facets[some])
-        self._settle()
+        self._rebalance()
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Remove entities; those that are not there are passed over."""
+        """Remove entities; unknown ids are ignored."""
         with self._lock:
             for node_id in ids:
-                self._forget(node_id)
-        self._settle()
+                self._drop(node_id)
+        self._rebalance()
 
     def clear(self, model: str | None = None) -> None:
-        """Forget everything, on disk too; what comes is of another ``model``, perhaps."""
+        """Delete all vectors, on disk too; ``model`` is the model of future vectors."""
         self._model = self._model if model is None else model
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
@@ -179,7 +180,7 @@ class VectorIndex:
         self.sequence, self.fresh = 0, True
 
     def search(self, query: NDArray[np.float32], limit: int, only: Filter = NO_TEXT_FILTER) -> list[VectorHit]:
-        """The nearest entities, nearest first."""
+        """Return the nearest entities, nearest first."""
         with self._lock:
             limit = min(limit, len(self._labels))
             if limit <= 0:
@@ -189,15 +190,15 @@ class VectorIndex:
             return self._filtered(query, limit, only)
 
     def save(self, sequence: int) -> None:
-        """Write everything to the folder, whole or not at all. Only the thread that writes may call it."""
+        """Write the index to its folder atomically. Only the writing thread may call it."""
         aside = self._folder.with_name(self._folder.name + ".new")
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        # Without the lock: nobody else changes anything, and the graph of a large store takes half a second.
+        # No lock: only this thread changes the index, and saving a large graph takes half a second.
         columns = self._columns
         entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.facets())
         (aside / _ENTITIES_FILE).write_bytes(msgspec.msgpack.encode(entities))
-        # A meaning can be guessed from its vector: of what is gone none is kept.
+        # A text can be inferred from its vector, so deleted vectors are blanked.
         unused = np.array([label for label, node_id in enumerate(self._ids) if not node_id], np.int64)
         if self._graph is None:
             np.save(aside / _MATRIX_FILE, self._rows.values)
@@ -206,14 +207,17 @@ class VectorIndex:
         else:
             self._graph.save_index(str(aside / _GRAPH_FILE))
             if len(unused):
-                _blank_in_graph(aside / _GRAPH_FILE, unused, len(self._ids), self._dimensions)
+                _blank_deleted_vectors(aside / _GRAPH_FILE, unused, len(self._ids), self._dimensions)
         manifest.seal(aside, VECTOR_INDEX_KIND, sequence, self._model)
         shutil.rmtree(self._folder, ignore_errors=True)
         aside.rename(self._folder)
         self.sequence = sequence
 
     def vectors_of(self, ids: Sequence[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """The vectors of those entities that are there, and had the same text as of a commit, if one is given."""
+        """Return the vectors of known entities.
+
+        With ``as_of``, only of those whose text is unchanged since that commit.
+        """
         with self._lock:
             known = self._labels
             labels = [known[node_id] for node_id in ids if node_id in known]
@@ -223,15 +227,15 @@ class VectorIndex:
             return dict(zip([self._ids[label] for label in labels], rows, strict=True))
 
     def passing(self, only: Filter, most: int) -> list[str] | None:
-        """The ids of the entities that pass; None where more than so many do."""
+        """Return the ids of the entities that match a filter; None if more than ``most`` do."""
         with self._lock:
             labels = np.flatnonzero(self._passing(only))
             return None if len(labels) > most else [self._ids[label] for label in labels]
 
     def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
-        """Of each of those entities that are there, the others that are more similar than ``above``, nearest first.
+        """Return for each known entity the others more similar than ``above``, nearest first and at most ``most``.
 
-        At most so many each. Nothing is embedded; who searches meanwhile waits for a few milliseconds.
+        Uses stored vectors only. Concurrent searches wait a few milliseconds.
         """
         found: dict[str, list[VectorHit]] = {}
         for first in range(0, len(ids), _QUERY_BATCH_VECTORS):
@@ -241,15 +245,17 @@ class VectorIndex:
                     for each in ids[first : first + _QUERY_BATCH_VECTORS]
                     if each in self._labels
                 ]
-                for (node_id, label), hits in zip(known, self._around([at for _, at in known], most + 1), strict=True):
+                for (node_id, label), hits in zip(
+                    known, self._neighbors([at for _, at in known], most + 1), strict=True
+                ):
                     others = (hit for hit in hits if hit.id != self._ids[label] and hit.similarity > above)
                     found[node_id] = list(others)[:most]
         return found
 
-    # All below with the lock held
+    # Methods below require the lock
 
-    def _around(self, labels: Sequence[int], count: int) -> Iterator[list[VectorHit]]:
-        """The nearest of each of some labels, which are among them."""
+    def _neighbors(self, labels: Sequence[int], count: int) -> Iterator[list[VectorHit]]:
+        """Yield the nearest entities of each label, including itself."""
         count = min(count, len(self._labels))
         for query in self._rows.values[np.asarray(labels, np.intp)]:
             yield self._exact(query, count) if self._graph is None else self._approximate(query, count)
@@ -265,20 +271,20 @@ class VectorIndex:
         first = len(self._ids)
         self._rows.append(vectors)
         if self._graph is not None:
-            _make_room(self._graph, first + len(ids))
+            _ensure_capacity(self._graph, first + len(ids))
             self._graph.add_items(vectors, np.arange(first, first + len(ids)), num_threads=1)
         for node_id in ids:
-            self._forget(node_id)
+            self._drop(node_id)
         self._ids += ids
         self._columns.add(
             types, since, {label: found for label, found in enumerate(facets, first) if found is not None}
         )
         for label, node_id in enumerate(ids, first):
             if node_id in self._labels:
-                self._forget(node_id)
+                self._drop(node_id)
             self._labels[node_id] = label
 
-    def _forget(self, node_id: str) -> None:
+    def _drop(self, node_id: str) -> None:
         label = self._labels.pop(node_id, None)
         if label is not None:
             self._ids[label] = ""
@@ -287,7 +293,7 @@ class VectorIndex:
                 self._graph.mark_deleted(label)
 
     def _exact(self, query: NDArray[np.float32], limit: int, passing: Mask | None = None) -> list[VectorHit]:
-        """The nearest of those that pass, which are at least ``limit``; of all if nothing is said."""
+        """Return the nearest entities by exact scan; ``passing`` selects at least ``limit`` of them, None means all."""
         mask = self._columns.live if passing is None else passing
         if np.count_nonzero(mask) * SCATTERED_READ_COST >= len(mask):
             labels = np.arange(len(mask))
@@ -296,16 +302,16 @@ class VectorIndex:
         else:
             labels = np.flatnonzero(mask)
             scores = products(self._rows.values, labels, query)
-        # All that are as near as the last one, so that among equals the oldest are taken whatever the limit.
-        least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
-        best = np.flatnonzero(scores >= least)
+        # Include ties with the last one, so that among equals the oldest win regardless of the limit.
+        threshold = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+        best = np.flatnonzero(scores >= threshold)
         order = best[np.lexsort((labels[best], -scores[best]))][:limit]
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
     def _filtered(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        """Exactly where that costs about what it does without a graph; else from the graph while that costs less.
+        """Search exactly if that costs about as much as without a graph, else in the graph while it is cheaper.
 
-        Those near the query may be just those that do not pass, so that hardly any of many is found in the graph.
+        Entities near the query may fail the filter, so the graph may find only a few.
         """
         passing = self._passing(only)
         count = int(np.count_nonzero(passing))
@@ -315,7 +321,7 @@ class VectorIndex:
         wanted = int(_VECTOR_OVERFETCH * limit * len(self._labels) / count) + 1
         few = min(len(passing), SCATTERED_READ_COST * count) <= _FILTERED_EXACT_FACTOR * self._exact_up_to
         while self._graph is not None and not few and wanted * _GRAPH_STEP_COST < count:
-            labels, similarities = self._walk(query, wanted, wanted)
+            labels, similarities = self._search_graph(query, wanted, wanted)
             found = np.flatnonzero(passing[labels])[:limit]
             if len(found) == limit:
                 return self._hits(labels[found], similarities[found])
@@ -330,16 +336,16 @@ class VectorIndex:
         return passing
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
-        labels, similarities = self._walk(query, limit, 2 * limit)
+        labels, similarities = self._search_graph(query, limit, 2 * limit)
         return self._hits(labels, similarities) if len(labels) == limit else self._exact(query, limit)
 
-    def _walk(self, query: NDArray[np.float32], count: int, width: int) -> tuple[Numbers, Vectors]:
-        """The labels of the nearest in the graph with their similarities; none if it cannot find so many."""
+    def _search_graph(self, query: NDArray[np.float32], count: int, width: int) -> tuple[Numbers, Vectors]:
+        """Return the labels of the nearest entities in the graph with similarities; empty if it finds too few."""
         self._graph.set_ef(max(_EF_SEARCH, width))
         try:
             labels, distances = self._graph.knn_query(query[np.newaxis], k=count, num_threads=1)
         except RuntimeError:
-            # Too many deleted elements around the query for that many results.
+            # Too many deleted elements around the query.
             return np.empty(0, np.int64), np.empty(0, np.float32)
         return labels[0].astype(np.int64), 1 - distances[0]
 
@@ -347,10 +353,10 @@ class VectorIndex:
         found = zip(labels.tolist(), similarities.tolist(), strict=True)
         return [VectorHit(self._ids[label], similarity) for label, similarity in found]
 
-    # Without the lock, by the writing thread
+    # Methods for the writing thread, without the lock
 
-    def _settle(self) -> None:
-        """Change over to what fits the number of vectors, and drop labels when most are unused."""
+    def _rebalance(self) -> None:
+        """Switch between matrix and graph as the size requires, and compact labels when most are unused."""
         live, used = len(self._labels), len(self._ids)
         wants_graph = live > self._exact_up_to
         if wants_graph == self.approximate and used <= max(2 * live, live + 1000):
@@ -366,21 +372,21 @@ class VectorIndex:
         rows = VectorRows(self._folder.parent, self._dimensions)
         for first in range(0, live, _BUILD_BATCH_VECTORS):
             rows.append(self._rows.values[labels[first : first + _BUILD_BATCH_VECTORS]])
-        graph = self._built(rows.values) if wants_graph else None
+        graph = self._build_graph(rows.values) if wants_graph else None
         with self._lock:
             self._ids, self._columns, self._rows, self._graph = ids, columns, rows, graph
             self._labels = dict(zip(ids, range(live), strict=True))
 
-    def _built(self, rows: Vectors) -> Any:  # hnswlib has no types
+    def _build_graph(self, rows: Vectors) -> Any:  # hnswlib has no types
         graph = hnswlib.Index("ip", self._dimensions)
         graph.init_index(max_elements=max(len(rows), 1024), ef_construction=_EF_BUILD, M=_HNSW_M)
-        worked = 0.0
+        last_step_seconds = 0.0
         for first in range(0, len(rows), _GRAPH_INSERT_BATCH_VECTORS):
-            self._between(worked)
+            self._between(last_step_seconds)
             started = time.perf_counter()
             some = rows[first : first + _GRAPH_INSERT_BATCH_VECTORS]
             graph.add_items(some, np.arange(first, first + len(some)), num_threads=1)
-            worked = time.perf_counter() - started
+            last_step_seconds = time.perf_counter() - started
         return graph
 
     def _load(self) -> bool:
@@ -406,45 +412,45 @@ class VectorIndex:
         self._graph = hnswlib.Index("ip", self._dimensions)
         self._graph.load_index(str(path), max_elements=max(count, 1))
         try:
-            for vectors in _rows_of_graph(path, count, self._dimensions):
+            for vectors in _read_graph_vectors(path, count, self._dimensions):
                 self._rows.append(vectors)
         except ValueError as reason:
-            # Slower, but sure.
+            # Fallback: slower, but independent of the file layout.
             log.warning("vector_file_unknown", reason=str(reason))
             for first in range(len(self._rows), count, _BUILD_BATCH_VECTORS):
                 labels = np.arange(first, min(first + _BUILD_BATCH_VECTORS, count))
                 self._rows.append(np.asarray(self._graph.get_items(labels), np.float32))
 
 
-def _make_room(graph: Any, count: int) -> None:
-    """Have room for so many in a graph, and for a quarter more if it had none: what is unused takes memory, too."""
+def _ensure_capacity(graph: Any, count: int) -> None:
+    """Grow a graph to hold ``count`` elements, plus a quarter in reserve; unused capacity takes memory."""
     if count > graph.get_max_elements():
         graph.resize_index(count + count // 4)
 
 
-def _rows_of_graph(path: Path, labels: int, dimensions: int) -> Iterator[Vectors]:
-    """The vectors in a file of hnswlib in the order of their labels, which are 0, 1, …; some thousands at a time.
+def _read_graph_vectors(path: Path, labels: int, dimensions: int) -> Iterator[Vectors]:
+    """Yield the vectors of an hnswlib file in batches, in label order.
 
-    Asked of hnswlib itself, a vector takes 25 µs and more, and all other threads wait. Raises ValueError when the
-    file does not look as those of hnswlib 0.8 do.
+    hnswlib's own reader takes at least 25 µs per vector and blocks all other threads. Raises ValueError if the file
+    layout is not that of hnswlib 0.8.
     """
-    elements, order = _elements_of_graph(path, labels, dimensions, "r")
+    elements, order = _map_graph_elements(path, labels, dimensions, "r")
     for first in range(0, labels, _READ_BATCH_VECTORS):
         yield elements["vector"][order[first : first + _READ_BATCH_VECTORS]]
 
 
-def _blank_in_graph(path: Path, unused: Numbers, labels: int, dimensions: int) -> None:
-    """Leave nothing of the vectors of labels that are marked as deleted: ways still lead through their elements."""
+def _blank_deleted_vectors(path: Path, unused: Numbers, labels: int, dimensions: int) -> None:
+    """Zero the vectors of deleted labels in a graph file; their elements are still needed for navigation."""
     try:
-        elements, order = _elements_of_graph(path, labels, dimensions, "r+")
+        elements, order = _map_graph_elements(path, labels, dimensions, "r+")
     except ValueError as reason:
         log.warning("vector_file_unknown", reason=str(reason))
     else:
         elements["vector"][order[unused]] = 0
 
 
-def _elements_of_graph(path: Path, labels: int, dimensions: int, mode: Literal["r", "r+"]) -> tuple[Any, Numbers]:
-    """The elements in a file of hnswlib, mapped, and the place of each label among them. Raises ValueError."""
+def _map_graph_elements(path: Path, labels: int, dimensions: int, mode: Literal["r", "r+"]) -> tuple[Any, Numbers]:
+    """Return the memory-mapped elements of an hnswlib file, and the position of each label. Raises ValueError."""
     with path.open("rb") as file:
         header = file.read(_HNSW_HEADER_BYTES)
     _, _, count, size, label_at, vector_at, _ = _HNSW_HEADER.unpack_from(header)

@@ -1,4 +1,4 @@
-"""Vectors as rows of a matrix: in a file that is mapped, or in memory while they are few."""
+"""Vectors as rows of a matrix, in a memory-mapped file or, if few, in memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 from kgserve.platform.durable_files import write_all
 
 MAX_IN_MEMORY_ROWS = 2_000
-"""Rows; with 384 dimensions 3 MB. Pages of a file can be taken back by the system, those of memory cannot."""
-SCATTERED_READ_COST = 4
-"""Picked out, a row costs so many times as much as in its place."""
+"""Maximum rows kept in memory: 3 MB with 384 dimensions.
 
-# A file grows ahead of what is in it, sparse, so that it need not be mapped again for each few rows.
+The system can reclaim pages of a mapped file, but not these.
+"""
+SCATTERED_READ_COST = 4
+"""Cost of reading a scattered row, relative to a row read in sequence."""
+
+# Files grow ahead of their content, sparsely, to avoid remapping for every few rows.
 _MIN_FILE_ROWS = 1024
 _MIN_IN_MEMORY_ROWS = 64
 _MATRIX_BATCH_ROWS = 16_000
-# Those that are picked out fit the processor's cache: with ten times as many they take twice as long.
+# Scattered rows are copied in batches that fit the CPU cache; ten times as many take twice as long.
 _PICK_BATCH_ROWS = 1_000
 
 Vectors = NDArray[np.float32]
@@ -32,16 +35,16 @@ Places = NDArray[np.int64]
 
 
 class VectorFile:
-    """Rows of float32 behind each other in a file.
+    """Consecutive float32 rows in a file.
 
-    One thread writes rows that nobody has been told of yet; any thread may read those that it knows of.
+    One thread writes rows that are not yet published; any thread may read published rows.
     """
 
     def __init__(self, path: Path, dimensions: int) -> None:
-        """Have what is there; a file is made with the first rows."""
+        """Map the existing rows; the file is created with the first rows."""
         self.path = path
         self._dimensions = dimensions
-        self._kept: int | None = None
+        self._open_descriptor: int | None = None
         self.rows: Vectors = np.empty((0, dimensions), np.float32)
         if path.exists() and (count := path.stat().st_size // self._row_bytes):
             with self._descriptor() as descriptor:
@@ -49,20 +52,20 @@ class VectorFile:
 
     @classmethod
     def without_name(cls, folder: Path, dimensions: int) -> VectorFile:
-        """An empty file in a folder that nobody else can open; it ends with its last user, and with the process."""
+        """Create an empty unlinked file in a folder; it disappears with its last user or the process."""
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix="rows-", dir=folder)
         file = cls(Path(name), dimensions)
-        file._kept = descriptor
+        file._open_descriptor = descriptor
         weakref.finalize(file, os.close, descriptor)
         file.path.unlink()
         return file
 
     def write(self, first: int, vectors: Vectors) -> None:
-        """Put rows at a place and behind it, whatever was there. Raises OSError when there is no room for them."""
+        """Overwrite rows from position ``first`` on. Raises OSError if the disk is full."""
         end = first + len(vectors)
         with self._descriptor() as descriptor:
-            # Written, not put into the mapping: a full disk is an error here, and would end the process there.
+            # Written rather than mapped: a full disk raises an error here but kills the process there.
             os.lseek(descriptor, first * self._row_bytes, os.SEEK_SET)
             write_all(descriptor, np.ascontiguousarray(vectors, "<f4").tobytes())
             if end > len(self.rows):
@@ -71,7 +74,7 @@ class VectorFile:
                 self.rows = self._mapped(descriptor, room)
 
     def copy(self, places: Sequence[int], path: Path) -> VectorFile:
-        """Some of the rows, in a file of their own."""
+        """Copy the given rows into a new file."""
         path.unlink(missing_ok=True)
         copied = VectorFile(path, self._dimensions)
         for first in range(0, len(places), _MATRIX_BATCH_ROWS):
@@ -84,8 +87,8 @@ class VectorFile:
 
     @contextmanager
     def _descriptor(self) -> Generator[int]:
-        if self._kept is not None:
-            yield self._kept
+        if self._open_descriptor is not None:
+            yield self._open_descriptor
             return
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -99,53 +102,53 @@ class VectorFile:
 
 
 class VectorRows:
-    """The vectors of an index: in memory while they are few, else in a file without a name.
+    """Vectors of an index, in memory while they are few, otherwise in an unlinked file.
 
-    What it holds is in the saved index and in the cache of embeddings. One thread appends; who has the lock of the
-    index reads.
+    The data can be restored from the saved index or the embedding cache. One thread appends; readers hold the lock of
+    the index.
     """
 
     def __init__(self, folder: Path, dimensions: int) -> None:
-        """Begin with no rows; a file, if there has to be one, is made in ``folder``."""
+        """Start with no rows; ``folder`` is where a file is created when needed."""
         self._folder = folder
         self._dimensions = dimensions
         self._count = 0
         self._file: VectorFile | None = None
-        self._room: Vectors = np.empty((0, dimensions), np.float32)
+        self._buffer: Vectors = np.empty((0, dimensions), np.float32)
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def values(self) -> Vectors:
-        """All rows; not to be kept."""
-        return self._room[: self._count]
+        """All rows; valid only until the next append."""
+        return self._buffer[: self._count]
 
     def append(self, vectors: Vectors) -> None:
-        """Add rows at the end. Raises OSError when there is no room for them on the disk; then nothing is changed."""
+        """Append rows. Raises OSError if the disk is full; nothing is changed then."""
         end = self._count + len(vectors)
         if self._file is None and end <= MAX_IN_MEMORY_ROWS:
             self._append_in_memory(vectors, end)
         else:
-            file = self._file or self._moved_out()
+            file = self._file or self._move_to_file()
             file.write(self._count, vectors)
-            self._file, self._room = file, file.rows
+            self._file, self._buffer = file, file.rows
         self._count = end
 
     def adopt(self, rows: Vectors) -> None:
-        """Have the rows of a mapped file in place of none, without a copy of them."""
-        self._room, self._count = rows, len(rows)
+        """Use the rows of a mapped file without copying them; the object must be empty."""
+        self._buffer, self._count = rows, len(rows)
 
     def _append_in_memory(self, vectors: Vectors, end: int) -> None:
-        if end > len(self._room):
+        if end > len(self._buffer):
             room = np.empty(
                 (min(max(end + end // 2, _MIN_IN_MEMORY_ROWS), MAX_IN_MEMORY_ROWS), self._dimensions), np.float32
             )
             room[: self._count] = self.values
-            self._room = room
-        self._room[self._count : end] = vectors
+            self._buffer = room
+        self._buffer[self._count : end] = vectors
 
-    def _moved_out(self) -> VectorFile:
+    def _move_to_file(self) -> VectorFile:
         file = VectorFile.without_name(self._folder, self._dimensions)
         for first in range(0, self._count, _MATRIX_BATCH_ROWS):
             file.write(first, self.values[first : first + _MATRIX_BATCH_ROWS])
@@ -153,9 +156,9 @@ class VectorRows:
 
 
 def products(rows: Vectors, places: Places, query: Vectors) -> Vectors:
-    """The products of a query with the rows at some places, which may repeat; float32, in their order.
+    """Return the float32 products of a query with the rows at ``places``, which may repeat, in their order.
 
-    Not more than 1,000 rows are copied at a time.
+    At most 1,000 rows are copied at a time.
     """
     if not len(places):
         return np.empty(0, np.float32)

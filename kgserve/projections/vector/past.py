@@ -1,8 +1,8 @@
-"""The vectors of texts that entities no longer have, found exactly: a flat file of them, and SQLite for whose they are.
+"""Exact index of the vectors of past texts: a flat file of vectors, and SQLite for the entities that had them.
 
-Each different text has one vector, whoever had it and how often. Vectors are written before SQLite commits what names
-them, so a kill leaves at most rows that nobody names; checksums of all that is named are compared at opening. What does
-not fit is replaced by nothing, for everything can be made again from the history and the cache of embeddings.
+Each distinct text has one vector. Vectors are written before SQLite commits the rows that refer to them, so a crash
+leaves at most unreferenced vectors. Checksums are verified on opening. Damaged data is discarded, because everything
+can be rebuilt from the history and the embedding cache.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kgserve.projections.text import Facets, Filter, Text
 from kgserve.projections.vector.index import VectorHit
 from kgserve.projections.vector.matrix import VectorFile, Vectors, products
 
-# A file of so many rows may keep as many that nobody names.
+# Number of unreferenced rows that even a small file may keep.
 UNUSED_ROWS_ALLOWANCE = 1024
 _UNUSED_SCAN_BATCH_ROWS = 4_096
 _SELECT_RUN_IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
@@ -70,21 +70,21 @@ class PastVectors(WrittenBesideReading):
     """Vectors of past texts. Any thread may search; one thread writes."""
 
     def __init__(self, folder: Path, dimensions: int, model: str) -> None:
-        """Open what is there for the same model if it is whole, or begin with nothing, ``sequence`` 0."""
+        """Open the existing data if it is intact and of the same model; otherwise start empty with ``sequence`` 0."""
         self._folder = folder
         self._dimensions = dimensions
         self._model = model
-        writer, self._held = self._opened()
+        writer, self._current = self._open_or_reset()
         super().__init__(writer, folder / "texts.sqlite")
-        self._ended = 0  # by which commit nothing is left that had ended
+        self._ended_by = 0  # no remaining text had ended by this commit
         self._used: int = self._writer.execute("SELECT coalesce(max(place) + 1, 0) FROM vector").fetchone()[0]
         self.sequence: int = self._writer.execute("SELECT sequence FROM cursor").fetchone()[0]
 
     def __len__(self) -> int:
-        return len(self._held[0])
+        return len(self._current[0])
 
     def known(self, texts: Sequence[Text]) -> set[str]:
-        """The meanings among those of some texts whose vectors are there."""
+        """Return the meanings of the given texts that have a vector."""
         return {
             meaning
             for meaning in {text.meaning for text in texts}
@@ -92,11 +92,11 @@ class PastVectors(WrittenBesideReading):
         }
 
     def write(self, texts: Sequence[Text], vectors: dict[str, Vectors], sequence: int, ended: int) -> None:
-        """Take in past texts with the vectors of their meanings; forget those that had ``ended`` by a commit.
+        """Add past texts with the vectors of their meanings, and delete those that ended by commit ``ended``.
 
-        All of it or nothing is done, and twice comes to the same. Raises OSError when there is no room.
+        Atomic and idempotent. Raises OSError if the disk is full.
         """
-        is_any_over = ended > self._ended or any((text.until or 0) <= ended for text in texts)
+        is_any_over = ended > self._ended_by or any((text.until or 0) <= ended for text in texts)
         with self._writing:
             with self._writer as transaction:
                 added = self._add_vectors(transaction, vectors)
@@ -105,66 +105,69 @@ class PastVectors(WrittenBesideReading):
                 values = (sequence, self._model, self._dimensions)
                 transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
             self._used += added
-            held, file = self._held
+            past_texts, file = self._current
             if forgotten:
-                file = self._shrunk(file)
-                self._held = PastTexts(_read_texts(self._writer)), file
+                file = self._compact(file)
+                self._current = PastTexts(_read_texts(self._writer)), file
             else:
                 for past in put:
-                    held.put(past)
-        self.sequence, self._ended = sequence, max(ended, self._ended)
+                    past_texts.put(past)
+        self.sequence, self._ended_by = sequence, max(ended, self._ended_by)
 
     def erase(self, ids: Iterable[str]) -> None:
-        """Leave nothing of the texts of some entities, nor of vectors that no other one has."""
+        """Delete the texts of some entities, and the vectors that no other entity has, without a trace."""
         with self._writing:
             with self._writer as transaction:
                 transaction.executemany("DELETE FROM run WHERE id = ?", ((each,) for each in ids))
                 transaction.execute(_DELETE_UNUSED_VECTORS)
             write_anew(self._writer)
-            self._held = PastTexts(_read_texts(self._writer)), self._held[1]
-            self._blank_unused(self._held[1])
+            self._current = PastTexts(_read_texts(self._writer)), self._current[1]
+            self._blank_unused(self._current[1])
 
     def search(self, query: Vectors, limit: int, only: Filter) -> list[VectorHit]:
-        """The nearest of the texts that held as of ``only.as_of``, nearest first; of equals those that ended first.
+        """Return the nearest texts as of ``only.as_of``, nearest first; among equals those that ended first.
 
         Raises sqlite3.DatabaseError.
         """
-        texts, file = self._held
+        texts, file = self._current
         numbers, rows = texts.passing(only)
         if only.id_prefix:
-            named = np.isin(numbers, self._beginning_with(only.id_prefix))
+            named = np.isin(numbers, self._numbers_with_prefix(only.id_prefix))
             numbers, rows = numbers[named], rows[named]
         if only.ids is not None:
-            named = np.isin(numbers, self._of(only.ids))
+            named = np.isin(numbers, self._numbers_of(only.ids))
             numbers, rows = numbers[named], rows[named]
         limit = min(limit, len(numbers))
         if limit <= 0:
             return []
         scores = products(file.rows, rows, query)
-        least = np.partition(scores, -limit)[-limit]
-        best = np.flatnonzero(scores >= least)
+        threshold = np.partition(scores, -limit)[-limit]
+        best = np.flatnonzero(scores >= threshold)
         best = best[np.lexsort((best, -scores[best]))][:limit]
         chosen: list[int] = numbers[best].tolist()
         ids = dict(self._read(_SELECT_RUN_IDS, (json.dumps(chosen),)))
-        # Without an id: forgotten since it was looked for.
+        # Missing ids were deleted in the meantime.
         found = zip(chosen, scores[best].tolist(), strict=True)
         return [VectorHit(ids[number], score) for number, score in found if number in ids]
 
     def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, Vectors]:
-        """The vectors of those entities that had other texts as of a commit than now. Raises sqlite3.DatabaseError."""
-        texts, file = self._held
+        """Return the vectors of entities whose text as of commit ``as_of`` differs from the current one.
+
+        Raises sqlite3.DatabaseError.
+        """
+        texts, file = self._current
         found = [row for node_id in ids for row in self._read(_SELECT_RUNS_AT, (node_id, as_of, as_of))]
         return {
             node_id: file.rows[row].copy() for node_id, number in found if (row := texts.row_of(number)) is not None
         }
 
-    def _of(self, ids: Collection[str]) -> Numbers:
+    def _numbers_of(self, ids: Collection[str]) -> Numbers:
         with self._reading:
             found = of_some(self._reader.execute, _SELECT_RUN_NUMBERS_BY_ID, [*ids])
             return np.array([number for (number,) in found], np.int64)
 
-    def _beginning_with(self, prefix: str) -> Numbers:
-        # Ids are ordered by their bytes, so those with the prefix come in a row.
+    def _numbers_with_prefix(self, prefix: str) -> Numbers:
+        # Ids are sorted by bytes, so those with the prefix are adjacent.
         with self._reading:
             found = takewhile(
                 lambda row: row[0].startswith(prefix), self._reader.execute(_SELECT_RUNS_FROM_ID, (prefix,))
@@ -173,26 +176,26 @@ class PastVectors(WrittenBesideReading):
 
     # Opening
 
-    def _opened(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
+    def _open_or_reset(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
         if any(path.is_dir() or path.is_symlink() for path in self._folder.glob("*")):
             remove_path(self._folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            return self._checked()
+            return self._open_verified()
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:
                 raise
         remove_path(self._folder)
         self._folder.mkdir()
-        return self._checked()
+        return self._open_verified()
 
-    def _checked(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
-        """What is there. Raises sqlite3.DatabaseError when it is damaged, or of another model."""
+    def _open_verified(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
+        """Open and verify the data. Raises sqlite3.DatabaseError if it is damaged or of another model."""
         connection = _connect(self._folder / "texts.sqlite")
         try:
             model, dimensions, number = connection.execute("SELECT model, dimensions, file FROM cursor").fetchone()
             if model and (model, dimensions) != (self._model, self._dimensions):
-                raise sqlite3.DatabaseError("the vectors are of another model")
+                raise sqlite3.DatabaseError("the vectors belong to another model")
             path = self._file(number)
             for each in self._folder.glob("vectors-*"):
                 if each != path:
@@ -207,10 +210,10 @@ class PastVectors(WrittenBesideReading):
     def _file(self, number: int) -> Path:
         return self._folder / f"vectors-{number}"
 
-    # Writing, with the lock held
+    # Writing; requires the lock
 
     def _add_vectors(self, transaction: sqlite3.Connection, vectors: dict[str, Vectors]) -> int:
-        """Write those that are not there yet; how many those were."""
+        """Write new vectors, and return their number."""
         known = "SELECT 1 FROM vector WHERE text = ?"
         new = {
             key: vectors[text]
@@ -219,7 +222,7 @@ class PastVectors(WrittenBesideReading):
         }
         if new:
             rows = np.stack([*new.values()]).astype("<f4")
-            self._held[1].write(self._used, rows)
+            self._current[1].write(self._used, rows)
             values = [
                 (place, key, _vector_checksum(key, row))
                 for place, (key, row) in enumerate(zip(new, rows, strict=True), self._used)
@@ -234,8 +237,8 @@ class PastVectors(WrittenBesideReading):
             for place in places[file.rows[places].any(axis=1)].tolist():
                 file.write(place, np.zeros((1, self._dimensions), np.float32))
 
-    def _shrunk(self, file: VectorFile) -> VectorFile:
-        """The file, or one without the rows that nobody names when those are more than half."""
+    def _compact(self, file: VectorFile) -> VectorFile:
+        """Return the file, or a compacted copy if more than half of its rows are unreferenced."""
         places: list[int] = [place for (place,) in self._writer.execute("SELECT place FROM vector ORDER BY place")]
         if self._used <= max(2 * len(places), len(places) + UNUSED_ROWS_ALLOWANCE):
             return file
@@ -243,7 +246,7 @@ class PastVectors(WrittenBesideReading):
         copied = file.copy(places, self._file(number))
         moved = dict(zip(places, range(len(places)), strict=True))
         with self._writer as transaction:
-            # No place is taken by what is yet to be moved: all move to the front, in their order.
+            # No conflicts: all rows move towards the front, in order.
             transaction.executemany(
                 "UPDATE vector SET place = ? WHERE place = ?", [(new, old) for old, new in moved.items()]
             )
@@ -255,11 +258,14 @@ class PastVectors(WrittenBesideReading):
         return copied
 
 
-# In memory: when texts held, and what filters ask of them
+# In-memory columns
 
 
 class PastText(msgspec.Struct, frozen=True):
-    """A row of the table: a text that an entity had from commit ``first`` to before ``last``, with its vector's row."""
+    """Row of the table: text that an entity had from commit ``first`` up to, but excluding, ``last``.
+
+    ``vector`` is the row of its vector.
+    """
 
     number: int
     id: str
@@ -271,9 +277,9 @@ class PastText(msgspec.Struct, frozen=True):
 
 
 class PastTexts:
-    """Past texts by their place: until when each held, the row of its vector, and what filters ask of it.
+    """In-memory columns of past texts for filtering: period, vector row, and facets.
 
-    They come in the order of their numbers. One thread puts them; any thread may ask.
+    Sorted by number. One thread writes; any thread may read.
     """
 
     def __init__(self, texts: Iterable[PastText] = ()) -> None:
@@ -286,7 +292,7 @@ class PastTexts:
         return len(self._number.values)
 
     def put(self, text: PastText) -> None:
-        """Add a text, or say anew until when one with the same number held."""
+        """Add a text, or update the end of the one with the same number."""
         with self._lock:
             place = self._place(text.number)
             if place is None:
@@ -295,7 +301,10 @@ class PastTexts:
                 self._until.values[place], self._vector.values[place] = text.last, text.vector
 
     def passing(self, only: Filter) -> tuple[Numbers, Numbers]:
-        """The numbers of those that held as of ``only.as_of`` and pass, but for what their ids are; and their rows."""
+        """Return the numbers and vector rows of texts that held as of ``only.as_of`` and match the filter.
+
+        Id conditions are ignored.
+        """
         at = only.as_of or 0
         with self._lock:
             passes = self._columns.passing(msgspec.structs.replace(only, id_prefix="", as_of=at), ())
@@ -303,7 +312,7 @@ class PastTexts:
             return self._number.values[passes], self._vector.values[passes]
 
     def row_of(self, number: int) -> int | None:
-        """The row of a text's vector; None for a text that is not there."""
+        """Return the row of a text's vector; None for an unknown text."""
         with self._lock:
             place = self._place(number)
             return None if place is None else int(self._vector.values[place])
@@ -321,13 +330,13 @@ class PastTexts:
         self._vector.extend([text.vector for text in texts])
 
 
-# In SQLite: whose the vectors are
+# SQLite
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open or make the file. Raises sqlite3.DatabaseError for a file that is none of ours."""
+    """Open or create the file. Raises sqlite3.DatabaseError for a file of another kind."""
     connection = sqlite3.connect(path, check_same_thread=False)
-    # What a flipped bit has made of a text is to be read, and then not to fit its checksum.
+    # Texts damaged by bit flips must still decode, so that the checksum can reject them.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         if connection.execute(_SELECT_IS_FOREIGN_FILE, (_PAST_VECTORS_FORMAT,)).fetchone()[0]:
@@ -341,34 +350,34 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _check_vectors(connection: sqlite3.Connection, rows: Vectors) -> None:
-    """Raise sqlite3.DatabaseError unless every vector that the file names is among some rows, as it was written."""
+    """Raise sqlite3.DatabaseError unless every referenced vector is present and matches its checksum."""
     for place, key, checksum in connection.execute("SELECT place, text, hash FROM vector"):
         if place >= len(rows) or _vector_checksum(key, rows[place]) != checksum:
-            raise sqlite3.DatabaseError("a vector does not fit its checksum")
+            raise sqlite3.DatabaseError("a vector does not match its checksum")
 
 
 def _read_texts(connection: sqlite3.Connection) -> Iterator[PastText]:
-    """All texts in the order of their numbers. Raises sqlite3.DatabaseError when one is damaged."""
+    """Yield all texts by number. Raises sqlite3.DatabaseError if one is damaged."""
     return (_past_text(row) for row in connection.execute(f"{_SELECT_RUNS} ORDER BY number"))
 
 
 def _past_text(row: tuple[Any, ...]) -> PastText:
     *values, facets, checksum = row
     if _text_checksum((*values, facets)) != checksum:
-        raise sqlite3.DatabaseError("a text does not fit its checksum")
+        raise sqlite3.DatabaseError("a text does not match its checksum")
     number, node_id, first, last, type_, vector = values
     return PastText(number, node_id, first, last, type_, vector, None if facets is None else _facets(facets))
 
 
 def _values(past: PastText) -> tuple[Any, ...]:
-    """What `_UPSERT_RUN` stores of a text."""
+    """Return the column values for `_UPSERT_RUN`."""
     facets = _packed(past.facets)
     values = (past.number, past.id, past.first, past.last, past.type, past.vector, facets)
     return *values, _text_checksum(values)
 
 
 def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
-    """Add a past text, or lengthen the one before that said the same; None when it is there."""
+    """Add a past text, or extend the preceding identical one; return None if it is already stored."""
     key = _text_key(text.meaning)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
     past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
@@ -376,7 +385,7 @@ def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     before = None if begun is None else _past_text(begun)
     if before is not None and before.last >= past.last:
         return None
-    if before is not None and before.last == past.first and _says_the_same(before, past):
+    if before is not None and before.last == past.first and _is_same_content(before, past):
         past = msgspec.structs.replace(before, last=past.last)
     elif before is not None and before.first == past.first:
         past = msgspec.structs.replace(past, number=before.number)
@@ -388,17 +397,20 @@ def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
 
 
 def _forget_ended(transaction: sqlite3.Connection, by: int) -> int:
-    """Forget what had ended by a commit, with vectors that nothing else has; how many texts. Looks at all there are."""
+    """Delete texts that ended by a commit, and vectors no longer used; return the number of texts.
+
+    Scans all texts.
+    """
     if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (by,)).rowcount:
         transaction.execute(_DELETE_UNUSED_VECTORS)
     return forgotten
 
 
-def _says_the_same(one: PastText, other: PastText) -> bool:
-    def said(past: PastText) -> tuple[Any, ...]:
+def _is_same_content(one: PastText, other: PastText) -> bool:
+    def content(past: PastText) -> tuple[Any, ...]:
         return past.type, past.vector, _packed(past.facets)
 
-    return said(one) == said(other)
+    return content(one) == content(other)
 
 
 def _packed(facets: Facets | None) -> bytes | None:
@@ -406,7 +418,7 @@ def _packed(facets: Facets | None) -> bytes | None:
 
 
 def _text_key(meaning: str) -> bytes:
-    """What names the vector of a text."""
+    """Return the key of a text's vector."""
     return blake2b(meaning.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -415,11 +427,11 @@ def _text_checksum(values: tuple[Any, ...]) -> int:
 
 
 def _vector_checksum(key: bytes, row: Vectors) -> int:
-    """The checksum of a vector and what names it."""
+    """Return the checksum of a vector and its key."""
     # SQLite's integers are signed.
     return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
 
 
 def forget(folder: Path) -> None:
-    """Remove a folder of past vectors."""
+    """Delete a folder of past vectors."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -146,7 +146,7 @@ def test_the_error_is_told_and_nothing_of_what_was_said(
         told.inject(a="private words")
         found = awaited(lambda: each if (each := told.standing())["error"] else None)
         host = f"127.0.0.1:{receiver.server_port}"
-        assert found["error"] == f"the webhook at {host} answers with status 503"
+        assert found["error"] == f"the webhook at {host} responded with status 503"
         assert 'kgserve_store_syncer_failing{store="s",syncer="webhook"} 1.0' in told.http.get("/metrics").text
         told.settle()
     logged = "".join(capfd.readouterr())
@@ -232,12 +232,12 @@ def test_random_writes_and_failures_come_to_the_same(tmp_path: Path) -> None:
         ({"webhook_url": "http://127.0.0.1:1/"}, "KGSERVE_WEBHOOK_SECRET"),
         ({"webhook_url": "ftp://host/", "webhook_secret": "s"}, "webhook_url"),
         ({"webhook_url": "http://", "webhook_secret": "s"}, "webhook_url"),
-        ({"webhook_url": "http://u:p@host/", "webhook_secret": "s"}, "name or password"),
+        ({"webhook_url": "http://u:p@host/", "webhook_secret": "s"}, "must not contain credentials"),
         ({"webhook_url": "http://host:x/", "webhook_secret": "s"}, "webhook_url"),
         ({"webhook_url": "http://host/a b", "webhook_secret": "s"}, "webhook_url"),
-        ({"syncers": "nobody-has-this"}, "no installed package"),
-        ({"syncers": "webhook"}, "cannot name a syncer"),
-        ({"syncers": "../x"}, "cannot name a syncer"),
+        ({"syncers": "nobody-has-this"}, "no installed package provides"),
+        ({"syncers": "webhook"}, "not a valid syncer name"),
+        ({"syncers": "../x"}, "not a valid syncer name"),
     ],
 )
 def test_what_cannot_be_told_is_refused(options: dict[str, Any], words: str) -> None:

@@ -1,9 +1,9 @@
-"""The fork server of the engine's processes, started by a server.
+"""Entry point of the fork server that creates the engine's processes.
 
 Run as `python -m kgserve.projections.cypher_engine.driver ENGINE FD SECONDS FORMAT LEVEL`.
 
-It imports the engine once, and makes a process for each file by forking: that takes milliseconds instead of a quarter
-of a second, and they share what was imported.
+The fork server imports the engine once and forks a child process for each file. Forking takes milliseconds, and the
+children share the imported pages.
 """
 
 from __future__ import annotations
@@ -31,53 +31,53 @@ if TYPE_CHECKING:
 MAX_CHANNELS = 100
 ENGINE_NICENESS = 5
 MALLOC_ARENAS = 2
-"""Each reserves 64 MiB of the address space that a process may have."""
+"""Number of malloc arenas; each reserves 64 MiB of the process's address space."""
 
 
 def main(engine: str, number: str, seconds: str, log_format: str, log_level: str) -> None:
-    """Fork when asked to, until the server is gone or has not asked for so many seconds; 0 is for ever."""
-    # The server ends its processes in its own time; a key pressed at the terminal reaches all of them.
+    """Fork on request until the server closes the socket or is idle for ``seconds``; 0 disables the idle timeout."""
+    # The server stops its processes itself; Ctrl+C in a terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     bound_arenas(MALLOC_ARENAS)
-    _give_way()
+    _lower_priority()
     import_lightly()
     import_module("kgserve.platform.log").configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
     chosen.engine = cast("EngineName", engine)
     serving = import_module("kgserve.projections.cypher_engine.driver.serving")
     import_module("pyarrow")
     import_module("kgserve.projections.cypher_engine.driver.database").warm()
-    _settle()
+    _freeze_heap()
     server = socket.socket(fileno=int(number))
     server.settimeout(float(seconds) or None)
     while True:
         try:
-            message, ends, _flags, _address = socket.recv_fds(server, len(FORK_REQUEST), MAX_CHANNELS)
-        except OSError:  # nobody has asked for so long, or the server has ended and left an answer unread
+            message, fds, _flags, _address = socket.recv_fds(server, len(FORK_REQUEST), MAX_CHANNELS)
+        except OSError:  # idle timeout, or the server closed the socket with a reply unread
             return
         if message != FORK_REQUEST:
             return
         child = os.fork()
         if child == 0:
             server.close()
-            control, *channels = map(Connection, ends)
+            control, *channels = map(Connection, fds)
             serving.serve(control, channels)
-        for end in ends:
-            os.close(end)
-        with contextlib.suppress(OSError):  # it hears next that the server is gone
+        for fd in fds:
+            os.close(fd)
+        with contextlib.suppress(OSError):  # a closed socket ends the loop at the next receive
             server.sendall(child.to_bytes(8, "little"))
 
 
-def _give_way() -> None:
-    """Have the server's own requests go before statements where there are too few processors for both."""
+def _lower_priority() -> None:
+    """Lower the process's priority, so that the server's own threads run first on a busy machine."""
     os.nice(ENGINE_NICENESS)
-    # Where sessions share the processors among them, only this makes a difference to another one's.
+    # With autogroup scheduling, niceness only affects processes of the same session.
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(ENGINE_NICENESS), encoding="ascii")
 
 
-def _settle() -> None:
-    """Leave what forks share as it is: a collection in one of them would write to all of it, and copy 10 MiB."""
+def _freeze_heap() -> None:
+    """Freeze all objects: a garbage collection in a child would write to shared pages and copy 10 MiB."""
     gc.collect()
     gc.freeze()
     give_back()

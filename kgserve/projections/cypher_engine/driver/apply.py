@@ -1,9 +1,8 @@
-"""Applying a net change to the engine in one transaction.
+"""Application of a net change to the engine in one transaction.
 
-Small sets go row by row through prepared statements (a point look-up in 0.1 ms each), large ones through one scan of an
-Arrow table (a fixed cost that grows with the store, 2 to 100 ms at 130,000 nodes, then microseconds a row). The
-thresholds are where the two lines cross at that size. Every statement counts the rows it met: an engine that loses one
-is found at once, not when somebody misses it.
+Small sets use prepared statements, one row at a time. Large sets use one scan of an Arrow table. The thresholds are the
+break-even points at about 130,000 nodes. Each statement counts the rows that it changed, so a row lost by the engine is
+detected immediately.
 """
 
 from __future__ import annotations
@@ -36,14 +35,15 @@ from kgserve.storage.model.fields import (
 )
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_values, node_values, width_of
 
-# One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
+# A scan keeps its rows in the page cache until commit: 364,000 edges overflow 256 MiB.
 SCAN_ROWS = 50_000
 
 
-class _Change:
-    """A change of rows: a statement for one, one for a table of more than ``threshold``, and what they take of a row.
+class _RowChange:
+    """Single-row and table statements for one kind of row change.
 
-    Their parameters and columns are called as the fields with ``_`` behind: they enter the scope of the statement.
+    Sets larger than ``threshold`` use the table statement. Parameters and columns are the field names with ``_``
+    appended, because they share the scope of the statement's variables.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class _Change:
         ]
 
     def parameters(self, item: Any) -> dict[str, Any]:
-        """The parameters of the statement for one."""
+        """Return the parameters of the single-row statement."""
         parameters = dict(zip(self._names, self._values(item), strict=True))
         for name in self._converted:
             value = parameters[name]
@@ -73,7 +73,7 @@ class _Change:
         return parameters
 
     def table(self, items: list[Any]) -> pa.Table:
-        """The table of the statement for many."""
+        """Return the Arrow table for the table statement."""
         columns = zip(self._names, self._fields, zip(*map(self._values, items), strict=True), strict=True)
         return pa.table({name: arrow_array(field, values) for name, field, values in columns})
 
@@ -82,69 +82,71 @@ def _properties(fields: tuple[Field, ...], sign: LiteralString) -> LiteralString
     return ", ".join(f"{field.name}: {sign}{field.name}_" for field in fields)
 
 
-def _creating_nodes(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _Change:
+def _create_nodes_change(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _RowChange:
     def text(sign: LiteralString) -> LiteralString:
         return f"CREATE (e:Entity {{{_properties(fields, sign)}}}) RETURN count(*)"
 
-    return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 10)
+    return _RowChange(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 10)
 
 
-def _updating_nodes(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _Change:
+def _update_nodes_change(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _RowChange:
     def text(sign: LiteralString) -> LiteralString:
         assigned: LiteralString = ", ".join(f"e.{field.name} = {sign}{field.name}_" for field in fields[1:])
         return f"MATCH (e:Entity {{id: {sign}id_}}) SET {assigned} RETURN count(*)"
 
-    return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 40)
+    return _RowChange(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 40)
 
 
-def _creating_edges(
+def _create_edges_change(
     fields: tuple[Field, ...],
     values: Callable[[EdgeRow], Sequence[Any]],
     kind: LiteralString = "RELATES_TO",
     far: LiteralString = "Entity {id: ",
-) -> _Change:
+) -> _RowChange:
     def text(sign: LiteralString) -> LiteralString:
         return f"CREATE (x)-[k:{kind} {{{_properties(fields[EDGE_ENDPOINTS:], sign)}}}]->(y) RETURN count(*)"
 
     one: LiteralString = f"MATCH (x:Entity {{id: $source_}}), (y:{far}$target_}}) {text('$')}"
     columns: LiteralString = ", ".join(f"{field.name}_" for field in fields[1:])
     begun: LiteralString = f"LOAD FROM $rows MATCH (x:Entity {{id: source_}}) WITH x, {columns}"
-    return _Change(fields, values, one, f"{begun} MATCH (y:{far}target_}}) {text('')}", 40)
+    return _RowChange(fields, values, one, f"{begun} MATCH (y:{far}target_}}) {text('')}", 40)
 
 
-def _deleting_edges(kind: LiteralString = "RELATES_TO", far: LiteralString = "Entity {id: ") -> _Change:
+def _delete_edges_change(kind: LiteralString = "RELATES_TO", far: LiteralString = "Entity {id: ") -> _RowChange:
     def text(sign: LiteralString) -> LiteralString:
         near: LiteralString = f"(x:Entity {{id: {sign}source_}})-[k:{kind} {{relation_type: {sign}relation_type_}}]"
         return f"MATCH {near}->(y:{far}{sign}target_}}) DELETE k RETURN count(*)"
 
-    return _Change(EDGE.plain[: EDGE_ENDPOINTS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
+    return _RowChange(EDGE.plain[: EDGE_ENDPOINTS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
 
 
-def _values(fields: Fields, width: ColumnSet) -> Callable[[Any], Sequence[Any]]:
-    """What gives the values of a row's columns of a width."""
+def _value_getter(fields: Fields, width: ColumnSet) -> Callable[[Any], Sequence[Any]]:
+    """Return a function that extracts the values of a row for the columns of ``width``."""
     if width is ColumnSet.PLAIN:
         return attrgetter(*names(fields.plain))
     values, count = (node_values if fields is NODE else edge_values), len(fields.columns(width))
     return lambda row: values(msgspec.structs.astuple(row))[:count]
 
 
-_CREATE_NODES = [_creating_nodes(NODE.columns(width), _values(NODE, width)) for width in ColumnSet]
-_UPDATE_NODES = [_updating_nodes(NODE.columns(width), _values(NODE, width)) for width in ColumnSet]
-_DELETE_NODES = _Change(
+_CREATE_NODES = [_create_nodes_change(NODE.columns(width), _value_getter(NODE, width)) for width in ColumnSet]
+_UPDATE_NODES = [_update_nodes_change(NODE.columns(width), _value_getter(NODE, width)) for width in ColumnSet]
+_DELETE_NODES = _RowChange(
     NODE.plain[:1],
     lambda node_id: (node_id,),
     "MATCH (e:Entity {id: $id_}) DELETE e RETURN count(*)",
     "LOAD FROM $rows MATCH (e:Entity {id: id_}) DELETE e RETURN count(*)",
     20,
 )
-_CREATE_EDGES = [_creating_edges(EDGE.columns(width), _values(EDGE, width)) for width in ColumnSet]
-_DELETE_EDGES = _deleting_edges()
-# A link is made as an edge whose target is the key of what it leads to.
+_CREATE_EDGES = [_create_edges_change(EDGE.columns(width), _value_getter(EDGE, width)) for width in ColumnSet]
+_DELETE_EDGES = _delete_edges_change()
+# A link is an edge whose target is the key of an `Elsewhere` node.
 _LINK_PATTERN: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
-_CREATE_LINKS = _creating_edges(EDGE.columns(ColumnSet.LINKS), _values(EDGE, ColumnSet.LINKS), *_LINK_PATTERN)
-_DELETE_LINKS = _deleting_edges(*_LINK_PATTERN)
+_CREATE_LINKS = _create_edges_change(
+    EDGE.columns(ColumnSet.LINKS), _value_getter(EDGE, ColumnSet.LINKS), *_LINK_PATTERN
+)
+_DELETE_LINKS = _delete_edges_change(*_LINK_PATTERN)
 _LINK_TARGET_FIELDS = (Field("key", STRING_TYPE, ""), Field("store", STRING_TYPE, ""), Field("id", STRING_TYPE, ""))
-_MERGE_LINK_TARGETS = _Change(
+_MERGE_LINK_TARGETS = _RowChange(
     _LINK_TARGET_FIELDS,
     tuple,
     f"MERGE (y:Elsewhere {{{_properties(_LINK_TARGET_FIELDS, '$')}}}) RETURN count(*)",
@@ -161,70 +163,72 @@ RETURN count(*)
 
 
 def apply(session: DriverSession, net: NetChange, state: StoreState | None) -> None:
-    """Apply a net change and record the state that it leads to, unless it is None, in one transaction.
+    """Apply a net change and record ``state``, unless it is None, in one transaction.
 
-    Raises an error of `kgserve.errors`; the database must then be dropped, for no rollback is relied on.
+    Raises an error from `kgserve.errors`. The caller must then discard the database: rollback is not relied on.
     """
     session.run("BEGIN TRANSACTION")
-    # An edge that changes is deleted and made again: SET keeps 60 kB of memory a column until the file is replaced. And
-    # no edge is read after the first CREATE: in files built by COPY the engine then misreads what is not committed.
+    # Changed edges are deleted and recreated: SET keeps 60 kB per column until the file is replaced. No edge is read
+    # after the first CREATE: in files built by COPY the engine misreads uncommitted rows.
     _change(session, (*net.edges_deleted, *net.edges_updated), _DELETE_EDGES)
-    _links_deleted(session, net)
+    _delete_links(session, net)
     _change(session, net.nodes_deleted, _DELETE_NODES)
-    _nodes_created(session, net.nodes_created.values())
-    _nodes_updated(session, net)
-    _edges_created(session, (*net.edges_created.values(), *net.edges_updated.values()))
-    _links_created(session, (*net.links_created.values(), *net.links_updated.values()))
+    _create_nodes(session, net.nodes_created.values())
+    _update_nodes(session, net)
+    _create_edges(session, (*net.edges_created.values(), *net.edges_updated.values()))
+    _create_links(session, (*net.links_created.values(), *net.links_updated.values()))
     if state is not None:
         record(session, state)
     session.run("COMMIT")
 
 
-def _nodes_created(session: DriverSession, rows: Iterable[NodeRow]) -> None:
+def _create_nodes(session: DriverSession, rows: Iterable[NodeRow]) -> None:
     _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_NODES)
 
 
-def _nodes_updated(session: DriverSession, net: NetChange) -> None:
-    # A node that had extras has some still, but perhaps fewer; or it was deleted and made again.
+def _update_nodes(session: DriverSession, net: NetChange) -> None:
+    # A node that lost some extras still has others, or is listed in `net.remade`.
     def width(row: NodeRow) -> ColumnSet:
         return ColumnSet.PLAIN if row.extras is None and row.id not in net.remade else session.width
 
     _by_width(session, ((width(row), row) for row in net.nodes_updated.values()), _UPDATE_NODES)
 
 
-def _edges_created(session: DriverSession, rows: Iterable[EdgeRow]) -> None:
+def _create_edges(session: DriverSession, rows: Iterable[EdgeRow]) -> None:
     _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_EDGES)
 
 
-def _links_deleted(session: DriverSession, net: NetChange) -> None:
-    """Take links away, and what no link leads to any more."""
+def _delete_links(session: DriverSession, net: NetChange) -> None:
+    """Delete links, and `Elsewhere` nodes without any remaining link."""
     keys = (*net.links_deleted, *net.links_updated)
     _change(session, map(_as_edge, keys), _DELETE_LINKS)
-    for key in {_far_key(key) for key in keys} - {_far_key(key) for key in (*net.links_created, *net.links_updated)}:
+    for key in {_link_target_key(key) for key in keys} - {
+        _link_target_key(key) for key in (*net.links_created, *net.links_updated)
+    }:
         session.rows(_DELETE_UNLINKED_TARGET, {"key_": key})
 
 
-def _links_created(session: DriverSession, rows: Sequence[LinkRow]) -> None:
-    ends = {_far_key(row.key): (row.store, row.edge.target) for row in rows}
+def _create_links(session: DriverSession, rows: Sequence[LinkRow]) -> None:
+    ends = {_link_target_key(row.key): (row.store, row.edge.target) for row in rows}
     _change(session, ((key, *end) for key, end in ends.items()), _MERGE_LINK_TARGETS)
-    edges = [msgspec.structs.replace(row.edge, target=_far_key(row.key)) for row in rows]
+    edges = [msgspec.structs.replace(row.edge, target=_link_target_key(row.key)) for row in rows]
     _change(session, edges, _CREATE_LINKS)
 
 
-def _far_key(key: LinkKey) -> str:
-    """What one node in another store is known by: no name of a store has a slash."""
+def _link_target_key(key: LinkKey) -> str:
+    """Return the key of a node in another store; store names contain no slash."""
     return f"{key.store}/{key.edge[1]}"
 
 
 def _as_edge(key: LinkKey) -> EdgeKey:
     source, _, relation_type = key.edge
-    return source, _far_key(key), relation_type
+    return source, _link_target_key(key), relation_type
 
 
 def _by_width(
-    session: DriverSession, rows: Iterable[tuple[ColumnSet, NodeRow | EdgeRow]], changes: Sequence[_Change]
+    session: DriverSession, rows: Iterable[tuple[ColumnSet, NodeRow | EdgeRow]], changes: Sequence[_RowChange]
 ) -> None:
-    """Make a change of rows, each with the columns that it needs: most rows have no extras, and columns cost time."""
+    """Apply a change to rows grouped by the columns they need; most rows have no extras and writing columns is slow."""
     parts: list[list[NodeRow | EdgeRow]] = [[] for _ in changes]
     for width, row in rows:
         parts[width].append(row)
@@ -233,18 +237,18 @@ def _by_width(
 
 
 def record(session: DriverSession, state: StoreState) -> None:
-    """Store the sequence and what belongs to it, within the caller's transaction."""
+    """Record the state in the StoreCommit table, within the caller's transaction."""
     values = {"sequence": state.sequence, "time": state.time, "digest": to_text(state.digest)}
     _expect(1, session.rows(COMMITTED, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
 
 
-def _change(session: DriverSession, items: Iterable[Any], change: _Change) -> None:
+def _change(session: DriverSession, items: Iterable[Any], change: _RowChange) -> None:
     for part in _parts(items):
         if len(part) <= change.threshold:
-            met = sum(session.rows(change.one, change.parameters(item))[0][0] for item in part)
+            changed_rows = sum(session.rows(change.one, change.parameters(item))[0][0] for item in part)
         else:
-            met = session.scan(change.many, change.table(part))
-        _expect(len(part), met)
+            changed_rows = session.scan(change.many, change.table(part))
+        _expect(len(part), changed_rows)
 
 
 def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:
@@ -253,6 +257,6 @@ def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield part
 
 
-def _expect(wanted: int, met: int) -> None:
-    if met != wanted:
-        raise EngineFailed(f"the engine changed {met} rows where {wanted} were due")
+def _expect(wanted: int, changed_rows: int) -> None:
+    if changed_rows != wanted:
+        raise EngineFailed(f"the engine changed {changed_rows} rows where {wanted} were expected")

@@ -1,7 +1,7 @@
-"""The engine's package: the one that was chosen for this process. All others of the worker take it from here.
+"""Classes of the engine package selected for this process; other driver modules import them from here.
 
-Two of them in one process end it: they have symbols in common. ``INTERNAL`` are the keys of nodes, relations and paths
-among the values that it gives: id, label, source, target, nodes, relations.
+Kùzu and Ladybug cannot be loaded into one process because their symbols clash. ``INTERNAL`` lists the keys of nodes,
+relations and paths in result values: id, label, source, target, nodes, relations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which engine this process runs; set before `driver.binding` is first imported."""
+"""Engine selected for this process; set before `driver.binding` is first imported."""
 
 from __future__ import annotations
 

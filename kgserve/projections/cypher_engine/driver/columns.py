@@ -1,8 +1,7 @@
-"""Values of rows as the engine takes them, alone and in columns, and which columns a query of rows returns.
+"""Conversion of row values to engine values, and the column lists of row queries.
 
-A query returns the fields of a row, and its extras where the file has columns for them. Columns that nobody uses are
-not free: seven and four more, all null, cost reads a fifth, the engine's log a third and the building of a file two
-thirds of what they take without. So a file has them only once a row of its store has extras.
+A query returns a row's fields, plus its extras if the file has columns for them. A file has these columns only once a
+row of the store has extras, because unused columns slow down reads and enlarge the log.
 """
 
 from __future__ import annotations
@@ -22,41 +21,43 @@ _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
 
 def engine_time(microseconds: int) -> datetime:
-    """A time as the engine takes it: without time zone, in UTC."""
+    """Return a time in microseconds as the engine expects it: a naive datetime in UTC."""
     return _NAIVE_EPOCH + timedelta(microseconds=microseconds)
 
 
 def microseconds(moment: datetime) -> int:
-    """The inverse of `engine_time`."""
+    """Return the microseconds since the epoch of a naive UTC datetime; the inverse of `engine_time`."""
     return (moment - _NAIVE_EPOCH) // ONE_MICROSECOND
 
 
 def arrow_array(field: Field, values: Sequence[Any]) -> pa.Array:
-    """A column of a field's values; of times, in microseconds."""
+    """Return an Arrow column of a field's values; times are given in microseconds."""
     if field.type is TIMESTAMP_TYPE:
         return pa.array(values, pa.int64()).cast(TIMESTAMP_TYPE.arrow)
     return pa.array(values, arrow_type(field.type.arrow))
 
 
 class ColumnQueries(msgspec.Struct, frozen=True):
-    """Texts that return the fields of each width."""
+    """Variants of one query that return the fields of each column set."""
 
     texts: tuple[LiteralString, ...]
 
     def text(self, session: DriverSession) -> LiteralString:
-        """The one that suits a session's file."""
+        """Return the query for the column set of the session's file."""
         return self.texts[session.width]
 
 
 def node_query(before: LiteralString) -> ColumnQueries:
-    """A query that returns ``e``; ``before`` ends in RETURN and what comes first."""
-    return ColumnQueries(tuple(f"{before} {_listed('e', NODE.columns(width))}" for width in ColumnSet))
+    """Build queries that return the fields of ``e``; ``before`` ends with RETURN and any leading columns."""
+    return ColumnQueries(tuple(f"{before} {_column_list('e', NODE.columns(width))}" for width in ColumnSet))
 
 
 def edge_query(before: LiteralString) -> ColumnQueries:
-    """A query that returns ``k``; ``before`` ends in RETURN and its two ends."""
-    return ColumnQueries(tuple(f"{before} {_listed('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in ColumnSet))
+    """Build queries that return the fields of ``k``; ``before`` ends with RETURN and the two endpoints."""
+    return ColumnQueries(
+        tuple(f"{before} {_column_list('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in ColumnSet)
+    )
 
 
-def _listed(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:
+def _column_list(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:
     return ", ".join(f"{variable}.{name}" for name in names(fields))

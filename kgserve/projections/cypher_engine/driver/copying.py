@@ -1,13 +1,12 @@
-"""Rows into and out of engine files, by COPY and Parquet files, in a page cache of any size.
+"""Bulk load and dump of engine files through COPY and Parquet, with a bounded page cache.
 
-Filling a new file: the engine holds a whole node group, 131,072 rows, in its page cache until it is full, twice over
-while it grows. There is no smaller group; so a group whose rows would take too much is filled up with rows that have no
-key. The engine counts them as errors and marks them as deleted: they are in no index, no query meets them, and they
-take hardly room.
+Load: the engine keeps a node group of 131,072 rows in its page cache, and twice that while it grows. If the rows of a
+group would exceed the limit, the group is padded with rows without a key. The engine counts these as errors and marks
+them deleted, so no query sees them.
 
-Reading all rows: the engine gathers 131,072 rows before it writes any of them. So nodes are written in slices by their
-sequence, each about an eighth of the cache, and put together afterwards. The engine leaves out groups of rows whose
-sequences are none of a slice's, and files are filled in about that order: each group is read a few times at most.
+Dump: the engine collects 131,072 rows before it writes any. Nodes are therefore written in slices by sequence, each
+about an eighth of the cache, and then concatenated. The engine skips row groups outside a slice, and files are filled
+roughly in that order.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, 
 
 
 def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
-    """COPY takes no parameter for its file, so the path becomes part of the text. Raises InvalidInput."""
+    """Return a COPY statement with the path inlined, because COPY takes no parameter for it. Raises InvalidInput."""
     path = str(file)
     if not path.isprintable() or "'" in path or "\\" in path:
         raise InvalidInput(
@@ -38,23 +37,23 @@ def copy(statement: str, file: Path, direction: str = "TO", options: str = "") -
 
 
 NODE_GROUP_ROWS = 1 << 17
-"""Rows of a node group of the engine."""
-_SPREAD = "spread.parquet"
-# What a row group may have: the engine reads up to 2,048 rows of one at a time.
+"""Rows in one node group of the engine."""
+_PADDED_FILE = "padded.parquet"
+# Limits of a row group; the engine reads up to 2,048 rows of one at a time.
 _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 10_000
-# Memory of the engine for an edge, by what its columns take in the file and beside that: measured, and rounded up.
+# Page cache per edge: a multiple of its Parquet size plus a constant (measured, rounded up).
 _EDGE_FACTOR = 8
 _EDGE_BYTES = 600
 
 
 def load(session: DriverSession, folder: Path, state: StoreState, group_bytes: int) -> None:
-    """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Never for a file in service.
+    """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Not for a file in service.
 
-    No node group gets much more than ``group_bytes`` of rows.
+    Each node group holds at most about ``group_bytes`` of rows.
     """
     width = width_of_rows(folder)
-    # Copying nothing still costs 2 MB of file.
+    # An empty COPY still adds 2 MB to the file.
     if state.nodes:
         fields = f"({', '.join(names(NODE.columns(width)))})" if width < session.width else ""
         _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
@@ -64,7 +63,7 @@ def load(session: DriverSession, folder: Path, state: StoreState, group_bytes: i
 
 
 def edge_memory(folder: Path) -> int:
-    """About the bytes of page cache that loading the edges of a folder takes: all of them are in it at once."""
+    """Estimate the page cache in bytes needed to load the edges of a folder, which are all cached at once."""
     with pq.ParquetFile(folder / "edges.parquet") as parquet:
         return (
             _EDGE_FACTOR * sum(size for _rows, size in _groups(parquet.metadata))
@@ -73,10 +72,10 @@ def edge_memory(folder: Path) -> int:
 
 
 def _load_nodes(session: DriverSession, folder: Path, statement: str, group_bytes: int) -> None:
-    rows, spread = folder / "nodes.parquet", folder / _SPREAD
+    rows, spread = folder / "nodes.parquet", folder / _PADDED_FILE
     try:
-        if _spread(rows, spread, group_bytes):
-            # Two threads would fill two groups at a time, and neither begin where a group of the file begins.
+        if _pad_groups(rows, spread, group_bytes):
+            # With two threads, groups would be filled in parallel and not start at group boundaries.
             session.run("CALL threads=1")
             session.run(copy(statement, spread, "FROM", " (ignore_errors=true)"))
         else:
@@ -85,23 +84,23 @@ def _load_nodes(session: DriverSession, folder: Path, statement: str, group_byte
         spread.unlink(missing_ok=True)
 
 
-def _spread(rows: Path, target: Path, group_bytes: int) -> bool:
-    """Write rows with rows without a key between them where a group would get too much; False where none would."""
+def _pad_groups(rows: Path, target: Path, group_bytes: int) -> bool:
+    """Write a padded copy to ``target`` if a node group would exceed ``group_bytes``; return whether it did."""
     spread = False
     with pq.ParquetFile(rows, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
         if sum(size for _rows, size in _groups(parquet.metadata)) <= group_bytes // 2:
             return False
         with pq.ParquetWriter(target, parquet.schema_arrow, compression="none", use_dictionary=False) as writer:
-            for block, filler in _blocks(parquet, group_bytes):
+            for block, filler in _group_blocks(parquet, group_bytes):
                 if filler:
                     spread = True
-                    writer.write_batch(_nothing(parquet.schema_arrow, filler))
+                    writer.write_batch(_null_rows(parquet.schema_arrow, filler))
                 writer.write_batch(block)
     return spread
 
 
-def _blocks(parquet: pq.ParquetFile, group_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows in blocks that each belong to one group, with the rows that are missing to the end of the one before."""
+def _group_blocks(parquet: pq.ParquetFile, group_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield blocks of rows that each fit one group, with the number of filler rows needed before each."""
     count = size = 0
     for block in _small_blocks(parquet):
         filler = 0
@@ -119,24 +118,24 @@ def _blocks(parquet: pq.ParquetFile, group_bytes: int) -> Iterator[tuple[pa.Reco
 
 
 def _small_blocks(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
-        # Rows differ: a block of the average size may have the largest.
+    for batch in parquet.iter_batches(_rows_per_batch(parquet.metadata)):
+        # Row sizes vary: a block of average size may contain the largest rows.
         parts = -(-batch.nbytes // _BLOCK_BYTES)
         step = max(1, -(-batch.num_rows // max(parts, 1)))
         yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))
 
 
-def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
+def _rows_per_batch(metadata: pq.FileMetaData) -> int:
     return min([_BLOCK_ROWS, *(max(1, _BLOCK_BYTES * rows // max(size, 1)) for rows, size in _groups(metadata))])
 
 
 def _groups(metadata: pq.FileMetaData) -> Iterator[tuple[int, int]]:
-    """Rows of each row group, and the bytes of its columns; what the engine says of whole row groups is wrong."""
+    """Yield rows and uncompressed bytes of each row group; the engine's own totals for row groups are wrong."""
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         yield group.num_rows, sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
 
 
-def _nothing(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+def _null_rows(schema: pa.Schema, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
 
 
@@ -159,15 +158,15 @@ RETURN part, many, bytes ORDER BY part
 
 
 def state(session: DriverSession) -> StoreState:
-    """The state of the last commit in the engine. Looks at every commit since the file was made."""
+    """Return the state of the last commit recorded in the engine. Scans all StoreCommit rows."""
     rows = session.rows(_MATCH_STORE_COMMIT)
     return Stated(*rows[0]).state if rows else StoreState()
 
 
 def dump(session: DriverSession, folder: Path) -> StoreState:
-    """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of.
+    """Write all rows to nodes.parquet and edges.parquet from one snapshot, and return its state.
 
-    Links go to links.parquet, where the file has tables of them.
+    Links go to links.parquet if the file has tables for them.
     """
     session.run("BEGIN TRANSACTION READ ONLY")
     found = state(session)
@@ -180,12 +179,12 @@ def dump(session: DriverSession, folder: Path) -> StoreState:
 
 
 def write_edges(session: DriverSession, folder: Path) -> None:
-    """Write all edges to edges.parquet, within the transaction of the caller if there is one."""
+    """Write all edges to edges.parquet, within the caller's transaction if one is open."""
     session.run(copy(f"COPY ({_MATCH_COPIED_EDGES.text(session)})", folder / "edges.parquet"))
 
 
 def write_nodes(session: DriverSession, folder: Path) -> None:
-    """As `write_edges`, of all nodes."""
+    """Write all nodes to nodes.parquet, within the caller's transaction if one is open."""
     target = folder / "nodes.parquet"
     bounds = _bounds(session)
     if not bounds:
@@ -200,9 +199,9 @@ def write_nodes(session: DriverSession, folder: Path) -> None:
 
 
 def _slices(session: DriverSession, bounds: Iterable[int]) -> Iterator[LiteralString]:
-    """The conditions of the slices: each node fits one, whatever its sequence; a statement on a copy may leave it out.
+    """Yield the conditions of the slices; together they cover every node, including nodes without a sequence.
 
-    COPY takes no parameters either; what stands in the text are numbers.
+    COPY takes no parameters, so the numbers are inlined.
     """
     above = "TRUE"
     for bound in bounds:
@@ -214,7 +213,7 @@ def _slices(session: DriverSession, bounds: Iterable[int]) -> Iterator[LiteralSt
 
 
 def _bounds(session: DriverSession) -> list[int]:
-    """The sequences at which one slice ends and the next begins."""
+    """Return the sequences at which the slices end."""
     step = max(session.rows(_MATCH_LAST_NODE_SEQUENCE)[0][0] or 0, 0) // _SEQUENCE_HISTOGRAM_PARTS + 1
     bounds: list[int] = []
     size = 0
@@ -228,7 +227,7 @@ def _bounds(session: DriverSession) -> list[int]:
 
 
 def _join(parts: list[Path], target: Path) -> None:
-    """Put files of rows together, and remove them."""
+    """Concatenate Parquet files into ``target``, and delete them."""
     with pq.ParquetWriter(target, pq.read_schema(parts[0])) as writer:
         for part in parts:
             with pq.ParquetFile(part, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:

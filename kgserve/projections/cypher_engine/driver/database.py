@@ -1,4 +1,4 @@
-"""An engine's file: opening it for service, and building a new one aside."""
+"""Engine files: opening one for service, and building a new one offline."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING
 
 
 NARROW = 2
-"""Every store has the files up to this number, and one more for each width of its rows."""
+"""Number of schema files that every store has; each wider column set adds one."""
 
 
 class SchemaFile(msgspec.Struct, frozen=True):
-    """One schema file: its number, its name, a checksum of its text, and the statements in it."""
+    """Schema file of the engine: number, name, checksum of its text, and its statements."""
 
     number: int
     name: str
@@ -39,12 +39,12 @@ class SchemaFile(msgspec.Struct, frozen=True):
 
 
 def schema_files() -> list[SchemaFile]:
-    """The files that this version of kgserve brings, in order."""
+    """Return the schema files of this version of kgserve, in order."""
     return sorted((_read(f) for f in shipped("schema").iterdir() if f.name.endswith(".cypher")), key=lambda f: f.number)
 
 
 def create_tables(session: DriverSession) -> None:
-    """Give a new engine file its tables and record the files; with the columns of the session's width."""
+    """Create the tables of a new engine file for the session's column set, and record the applied schema files."""
     session.run(_RECORD)
     for file in schema_files():
         if file.number > NARROW + session.width:
@@ -58,14 +58,14 @@ def create_tables(session: DriverSession) -> None:
 
 
 def is_current(session: DriverSession) -> bool:
-    """Whether an engine file has had exactly the files of this version; if not, it is to be built anew."""
+    """Return whether an engine file has exactly this version's schema files; if not, rebuild it."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
     known = [(file.number, file.xxh3) for file in schema_files()]
     return found in [[file for file in known if file[0] <= NARROW + width] for width in ColumnSet]
 
 
 def _width(session: DriverSession) -> ColumnSet:
-    """The columns that an engine file has. One that is being made may have no tables yet."""
+    """Return the column set of an engine file; PLAIN if it has no tables yet."""
     if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
         return ColumnSet.PLAIN
     last = session.rows("MATCH (f:SchemaFile) RETURN max(f.number)")[0][0]
@@ -78,21 +78,21 @@ def _read(file: Traversable) -> SchemaFile:
     return SchemaFile(int(file.name[:4]), file.name, xxhash.xxh3_64_hexdigest(text.encode()), statements)
 
 
-# Address space reserved per file; the engine wants a power of two and defaults to 8 TiB, of which 15 fit a process.
+# Address space reserved per file, a power of two. The default is 8 TiB, of which 15 fit into a process.
 _MAX_DATABASE_FILE_BYTES = 1 << 36
-# Page cache for building, and what the rows of a node group may take: growing needs it three times over.
+# Page cache for building, and the limit of a node group's rows; a growing group needs three times as much.
 _BUILDING_BYTES = 384 << 20
 _GROUP_BYTES = 64 << 20
 
 
 OpenFile: TypeAlias = tuple[Database, DriverSession]
-"""A file in service, and the session that writes."""
+"""Open database and its writing session."""
 
 
 def open_for_service(path: Path, options: FileOptions) -> OpenFile:
-    """Open an existing file or make a new one, and a session that writes. Raises EngineFailed when it will not open.
+    """Open or create a file, and return it with a writing session. Raises EngineFailed if it cannot be opened.
 
-    Automatic checkpoints and the one at close are off: each damaged file that was ever seen came from a checkpoint.
+    Automatic checkpoints, including the one at close, are disabled: every damaged file so far came from a checkpoint.
     """
     database = open_file(path, options)
     try:
@@ -107,10 +107,10 @@ def open_for_service(path: Path, options: FileOptions) -> OpenFile:
 
 
 def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width: ColumnSet = ColumnSet.PLAIN) -> None:
-    """Make a new engine file from a folder of rows, check its counts, close it. Nobody else may know the file yet.
+    """Build a new engine file from a folder of rows, verify its counts, and close it.
 
-    It has the columns that the rows have, and those of a ``width`` in any case. However many nodes there are, they take
-    384 MiB of page cache; edges have to be in it all at once, so it is larger by what they need.
+    The file must not be in use. It has the columns that the rows need, and at least those of ``width``. Nodes need 384
+    MiB of page cache regardless of their number; edges need more because all of them are cached at once.
     """
     cache_bytes = _BUILDING_BYTES + edge_memory(rows)
     database = open_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
@@ -130,7 +130,7 @@ def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width
 def make(
     path: Path, rows: NetChange, state: StoreState, options: FileOptions, width: ColumnSet = ColumnSet.PLAIN
 ) -> OpenFile:
-    """As `build`, from few rows, in milliseconds; the file stays open."""
+    """Build a new engine file from a few rows in memory, verify its counts, and return it open."""
     database, session = open_for_service(path, options)
     try:
         session.width = max(width, rows.width)
@@ -144,10 +144,7 @@ def make(
 
 
 def warm() -> None:
-    """Do in memory, once, what every file begins with: the engine learns by it, and forks have what it learnt.
-
-    The first file of a process is made in a third of the time.
-    """
+    """Run the statements of a new file once on an in-memory database, to warm the caches of forked processes."""
     database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
     session = DriverSession(database, ColumnSet.MEMORY)
     session.run("CALL auto_checkpoint=false")
@@ -174,10 +171,10 @@ def _star(names: list[str]) -> NetChange:
 def _check_counts(session: DriverSession, path: Path, state: StoreState) -> None:
     counts = tuple(session.rows(query)[0][0] for query in _COUNTS)
     if counts != (state.nodes, state.edges, state.edges):
-        raise EngineFailed(f"{path}: built with {counts} rows where {state.nodes} and {state.edges} were due")
+        raise EngineFailed(f"{path}: built with {counts} rows; expected {state.nodes} nodes and {state.edges} edges")
 
 
-# A checkpoint gives every table its pages: 2 MB for a store that holds hardly anything yet.
+# A checkpoint allocates pages for every table: 2 MB even for an almost empty store.
 _NO_CHECKPOINT = "CALL force_checkpoint_on_close=false"
 _COUNTS = (
     "MATCH (e:Entity) RETURN count(*)",
@@ -185,14 +182,14 @@ _COUNTS = (
     "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN count(k.sequence)",
 )
 _WARM_BYTES = 64 << 20
-# Each of the two ways to apply rows.
+# One size for each way of applying rows: prepared statements and scans.
 _WARM_SIZES = (5, 200)
 _POINT = "MATCH (e:Entity {id: '0-0'}) RETURN e"
 _AROUND = "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE y.id = '0-0' RETURN x.id, k.weight ORDER BY x.id LIMIT 5"
 
 
 def open_file(path: Path, options: FileOptions) -> Database:
-    """Open a file. Raises errors of `kgserve.errors`."""
+    """Open a database file. Raises errors from `kgserve.errors`."""
     try:
         return Database(
             str(path),

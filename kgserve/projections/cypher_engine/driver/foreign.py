@@ -1,6 +1,7 @@
-"""Engine files of other programs, read and never changed.
+"""Read-only access to Kùzu files of other programs.
 
-A file is opened read-only when it is all there is; with a log beside it, a copy is opened, into which the log goes.
+A file without a log is opened in place, read-only. A file with a log is copied first, because opening it replays the
+log into the file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _KUZU_MAGIC = b"KUZU"
 
 
 class GraphitiFile:
-    """An open file of another program."""
+    """Open Kùzu file of another program."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -31,11 +32,11 @@ class GraphitiFile:
         self.tables = {row["name"]: self._columns(row["name"]) for row in self.rows("CALL show_tables() RETURN *")}
 
     def rows(self, query: LiteralString) -> Iterator[dict[str, Any]]:
-        """The rows of a statement by the names of their columns. The engine holds the result until it is read."""
+        """Yield the rows of a statement as dictionaries by column name. The engine holds the whole result in memory."""
         yield from self._rows(query)
 
     def _columns(self, table: str) -> frozenset[str]:
-        # CALL takes no parameters for names; the name is the engine's own.
+        # CALL takes no parameters for table names.
         quoted = table.replace("\\", "\\\\").replace("'", "\\'")
         return frozenset(row["name"] for row in self._rows(f"CALL table_info('{quoted}') RETURN *"))
 
@@ -53,15 +54,16 @@ class GraphitiFile:
 
 @contextmanager
 def foreign_file(path: Path) -> Generator[GraphitiFile]:
-    """A Kùzu file of another program, for as long as the block lasts.
+    """Open a Kùzu file of another program for the duration of the block.
 
-    Raises InvalidInput for what is none or of another storage version, Conflict while another process has it open.
+    Raises InvalidInput if it is not a Kùzu file or has another storage version, Conflict if another process has it
+    open.
     """
     with path.open("rb") as file, tempfile.TemporaryDirectory(prefix="kgserve-") as folder:
         _check(file, path)
         log = path.with_name(path.name + WAL_SUFFIX)
         whole = not log.exists()
-        opened = path if whole else _copied(path, log, Path(folder))
+        opened = path if whole else _copy_with_log(path, log, Path(folder))
         database = _open(opened, path, read_only=whole)
         try:
             with Connection(database) as connection:
@@ -78,16 +80,16 @@ def _check(file: BinaryIO, path: Path) -> None:
     fcntl.lockf(file, fcntl.LOCK_UN)
     head = file.read(12)
     if not head.startswith(_KUZU_MAGIC):
-        raise InvalidInput(f"{path} is no database file of Kùzu 0.11")
+        raise InvalidInput(f"{path} is not a Kùzu 0.11 database file")
     found, ours = int.from_bytes(head[4:12], "little"), Database.get_storage_version()
     if found != ours:
         raise InvalidInput(
-            f"{path} has the storage version {found}, and this engine reads {ours} (Kùzu {Database.get_version()}); "
-            "export it with the Kùzu that wrote it, and import that"
+            f"{path} has storage version {found}, but this engine reads {ours} (Kùzu {Database.get_version()}); "
+            "export it with the Kùzu version that wrote it, and import the export"
         )
 
 
-def _copied(path: Path, log: Path, folder: Path) -> Path:
+def _copy_with_log(path: Path, log: Path, folder: Path) -> Path:
     copy = folder / "graph.kuzu"
     shutil.copyfile(path, copy)
     shutil.copyfile(log, copy.with_name(copy.name + WAL_SUFFIX))

@@ -1,4 +1,4 @@
-"""Ladybug's package, held to what Kùzu's does: a text goes to the engine as it is, and nothing is kept of it."""
+"""Adaptation of Ladybug's Python package to Kùzu's behavior: no query rewriting, no statement caching."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from kgserve.cypher.lexer import scan
 
 
 class Connection(ladybug.Connection):
-    """A connection that neither rewrites a text nor keeps the statements and tables that it was given.
+    """Connection that neither rewrites queries nor caches statements and tables.
 
-    The package's own puts the values of parameters into the text, also where `to_json($p)` stands within quotes: what
-    the guard has let through would be another text by then. And it keeps every statement that had parameters until the
-    connection is closed, with the Arrow tables among them.
+    Ladybug's own connection inlines parameter values, even where `to_json($p)` is inside quotes, which would bypass the
+    guard. It also keeps every parameterized statement, with its Arrow tables, until the connection is closed.
     """
 
     @override
@@ -26,14 +25,14 @@ class Connection(ladybug.Connection):
     @override
     def _execute_with_pybind(self, query: str, parameters: dict[str, Any]) -> Any:
         if any(value is None for value in parameters.values()):
-            query, parameters = _without_nothing(query, parameters)
+            query, parameters = _inline_null_parameters(query, parameters)
         if not parameters:
             return self._connection.query(query)
         return self._connection.execute(self._connection.prepare(query, parameters), parameters)
 
 
 class Database(ladybug.Database):
-    """A file, by way of the extension module, whatever the environment says: the other way rewrites texts as well."""
+    """Database that always uses the pybind extension module; the other backend rewrites queries as well."""
 
     @classmethod
     @override
@@ -41,16 +40,16 @@ class Database(ladybug.Database):
         return "pybind"
 
 
-def _without_nothing(query: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The same with NULL in place of parameters that are null and stand in several places.
+def _inline_null_parameters(query: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Replace null parameters that occur more than once with NULL literals.
 
-    Those get one type for all places: `$p IS NULL OR n.type = $p` makes a boolean of the type of n.
+    Ladybug infers one type for all occurrences: `$p IS NULL OR n.type = $p` would compare n.type with a boolean.
     """
     tokens = list(scan(query))
-    places = Counter(token.text[1:] for token in tokens if token.kind == "parameter")
-    nothing = {name for name, value in parameters.items() if value is None and places[name] > 1}
+    occurrences = Counter(token.text[1:] for token in tokens if token.kind == "parameter")
+    null_names = {name for name, value in parameters.items() if value is None and occurrences[name] > 1}
     written = (
-        "NULL".ljust(len(token.text)) if token.kind == "parameter" and token.text[1:] in nothing else token.text
+        "NULL".ljust(len(token.text)) if token.kind == "parameter" and token.text[1:] in null_names else token.text
         for token in tokens
     )
-    return "".join(written), {name: value for name, value in parameters.items() if name not in nothing}
+    return "".join(written), {name: value for name, value in parameters.items() if name not in null_names}

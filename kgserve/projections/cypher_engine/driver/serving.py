@@ -1,7 +1,7 @@
-"""One engine file in a process of its own: requests come in on channels, each of which has a session and a thread.
+"""Server loop of an engine process: it owns one engine file and answers requests on several channels.
 
-The first channel's session writes, all others read. What the file holds is nobody else's; the process ends with the
-server, or when it is told to.
+Each channel has a session and a thread. The session of the first channel writes, all others read. The process exits
+when the server closes the control channel, or on request.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from kgserve.storage.model.fields import ColumnSet
 FIRST_PART_ROWS = 20
 RESULT_PART_MAX_ROWS = 500
 RESULT_PART_BYTES = 1 << 20
-# Of the page cache, what the rows of one slice of a dump may take: it needs several times that.
+# Divisor of the page cache for one slice of a dump, which needs several times its size.
 _SHARE = 8
 _json_lines = msgspec.json.Encoder().encode_lines
 
 
 class EngineFile:
-    """The file of this process, once it is open."""
+    """Engine file of this process, once opened."""
 
     def __init__(self) -> None:
         self.options = FileOptions()
@@ -71,12 +71,12 @@ class EngineFile:
         self.writer: DriverSession | None = None
 
     def build(self, asked: Build) -> None:
-        """Make a new file, which stays closed."""
+        """Build a new file from a folder of rows, and leave it closed."""
         path, state = Path(asked.path), asked.state.state
         database.build(path, Path(asked.rows), state, asked.options, width=ColumnSet(asked.width))
 
     def make(self, asked: Make) -> Opened:
-        """Make a new file of few rows, and open it."""
+        """Build a new file from a few rows, and open it."""
         path, state = Path(asked.path), asked.state.state
         writer = self._serve(
             asked.options, database.make(path, asked.rows.net, state, asked.options, width=ColumnSet(asked.width))
@@ -84,7 +84,7 @@ class EngineFile:
         return Opened(asked.state, writer.width, current=True)
 
     def open(self, asked: Open) -> Opened:
-        """Open a file."""
+        """Open an existing file."""
         writer = self._serve(asked.options, database.open_for_service(Path(asked.path), asked.options))
         return Opened(State.of(copying.state(writer)), writer.width, database.is_current(writer))
 
@@ -96,7 +96,7 @@ class EngineFile:
         return self.writer
 
     def session(self) -> DriverSession:
-        """A session of its own, with the columns that the writing one knows of."""
+        """Return a new session with the column set of the writing session."""
         if self._database is None or self.writer is None:
             raise EngineFailed("the engine has no file open")
         session = DriverSession(self._database, self.writer.width)
@@ -104,7 +104,7 @@ class EngineFile:
         return session
 
     def close(self) -> None:
-        """Close the file as it is."""
+        """Close the file without a checkpoint."""
         writer, self.writer, opened, self._database = self.writer, None, self._database, None
         if writer is not None and opened is not None:
             writer.close()
@@ -112,82 +112,82 @@ class EngineFile:
 
 
 class ChannelServer:
-    """Answers the requests of one channel, in order."""
+    """Request loop of one channel; answers requests in order."""
 
     def __init__(self, connection: Connection, file: EngineFile, *, writes: bool) -> None:
         self._connection = connection
         self._file = file
         self._writes = writes
         self._session: DriverSession | None = None
-        self._before: DriverSession | None = None
-        self._lasting = ExitStack()
+        self._trial_session: DriverSession | None = None
+        self._open_results = ExitStack()
         self._parts: Generator[RowsPart] | None = None
-        self._ahead: RowsPart | Exception | None = None
+        self._prefetched: RowsPart | Exception | None = None
         self._requests = 0
         self._interrupting = threading.Lock()
-        # The request whose statements may be interrupted, while it is handled: else an interrupt could meet the next
-        # one, or a session that is being closed, with which the engine crashes.
-        self._at = 0
+        # Number of the request in progress. Interrupts apply only to it: one that hits a closing session crashes the
+        # engine.
+        self._current_request = 0
 
     def serve(self) -> None:
-        """Answer until the server is gone."""
+        """Answer requests until the server closes the channel."""
         while True:
             try:
                 request = receive_request(self._connection)
             except (EOFError, OSError):
                 return
             self._connection.send_bytes(encode(self._answer(request)))
-            if self._parts is not None and self._ahead is None:
-                # The next part is made while the server still looks at this one.
-                self._ahead = self._made()
+            if self._parts is not None and self._prefetched is None:
+                # Prefetch the next part while the server processes this one.
+                self._prefetched = self._next_part()
 
     def interrupt(self, request: int) -> None:
-        """Stop the statement that runs, if it is of the so manieth request; for another thread."""
+        """Stop the running statement if it belongs to request number ``request``. Safe to call from another thread."""
         with self._interrupting:
-            session = self.session_of() if self._at == request else None
+            session = self.session_of() if self._current_request == request else None
             if session is not None:
                 session.interrupt()
 
     def session_of(self) -> DriverSession | None:
-        """The session that statements of this channel run in."""
+        """Return the session in which this channel's statements run."""
         return self._file.writer if self._writes else self._session
 
     def _answer(self, request: Request) -> Done | Failed:
         try:
-            return Done(msgspec.Raw(encode(self._handled(request))))
+            return Done(msgspec.Raw(encode(self._handle(request))))
         except KgserveError as error:
-            self._forget()
+            self._discard_session()
             errors = error.errors if isinstance(error, InvalidInput) else ()
             return Failed(type(error).__name__, str(error), [*errors])
         except MemoryError:
-            self._forget()
+            self._discard_session()
             return Failed(StorageFull.__name__, OUT_OF_MEMORY_MESSAGE)
         except Doubtful:
-            self._forget()
+            self._discard_session()
             return Failed(Doubtful.__name__, "")
-        except Exception as error:  # noqa: BLE001  # the server has to hear of it, whatever it is
-            self._forget()
+        except Exception as error:  # noqa: BLE001  # every error is reported to the server
+            self._discard_session()
             return Failed(EngineFailed.__name__, f"the engine failed: {type(error).__name__}: {error}")
 
-    def _handled(self, request: Request) -> Any:
+    def _handle(self, request: Request) -> Any:
         self._requests += 1
         try:
-            self._at = self._requests
+            self._current_request = self._requests
             return self._handlers[type(request)](self, request)
         finally:
             with self._interrupting:
-                self._at = 0
+                self._current_request = 0
 
-    def _using(self) -> DriverSession:
+    def _ensure_session(self) -> DriverSession:
         session = self.session_of()
         if session is None:
             session = self._session = self._file.session()
         return session
 
-    def _forget(self) -> None:
-        """After an error inside a transaction nobody knows what state a session is in."""
-        self._parts = self._ahead = None
-        self._lasting.pop_all()
+    def _discard_session(self) -> None:
+        """Discard the session: its transaction state is undefined after an error."""
+        self._parts = self._prefetched = None
+        self._open_results.pop_all()
         if not self._writes and self._session is not None:
             self._session.close()
             self._session = None
@@ -202,58 +202,58 @@ class ChannelServer:
         return self._file.open(asked)
 
     def _change(self, asked: Change) -> None:
-        apply(self._using(), asked.net, asked.state and asked.state.state)
+        apply(self._ensure_session(), asked.net, asked.state and asked.state.state)
 
     def _query(self, asked: Query) -> list[list[Any]]:
-        session = self._using()
+        session = self._ensure_session()
         session.limit(asked.seconds)
         return session.rows(asked.text, asked.parameters)  # pyright: ignore[reportArgumentType]
 
     def _dump(self, asked: Dump) -> State:
-        return State.of(copying.dump(self._using(), Path(asked.folder)))
+        return State.of(copying.dump(self._ensure_session(), Path(asked.folder)))
 
     def _read(self, asked: Read) -> Head:
-        session = self._using()
+        session = self._ensure_session()
         session.limit(asked.seconds)
         how = statement.writing if asked.writes else statement.reading
-        cursor = self._lasting.enter_context(how(session, asked.statement))
+        cursor = self._open_results.enter_context(how(session, asked.statement))
         most = cursor.total if asked.most is None else asked.most
-        self._parts, self._ahead = _parts(cursor, most), None
+        self._parts, self._prefetched = _parts(cursor, most), None
         return Head(cursor.columns, cursor.types, cursor.total, self._next(None))
 
     def _next(self, _asked: Next | None) -> RowsPart:
         if self._parts is None:
             return RowsPart(b"", 0, more=False)
-        made, self._ahead = self._ahead or self._made(), None
+        made, self._prefetched = self._prefetched or self._next_part(), None
         if isinstance(made, Exception):
             raise made
         if not made.more:
             self._leave(None)
         return made
 
-    def _made(self) -> RowsPart | Exception:
+    def _next_part(self) -> RowsPart | Exception:
         assert self._parts is not None  # noqa: S101
         try:
             return next(self._parts)
-        except Exception as error:  # noqa: BLE001  # it is raised when the server asks for the part
+        except Exception as error:  # noqa: BLE001  # raised when the server requests the part
             return error
 
     def _leave(self, _asked: Leave | None) -> None:
-        self._parts = self._ahead = None
-        self._lasting.close()
+        self._parts = self._prefetched = None
+        self._open_results.close()
 
-    def _try(self, _asked: Try) -> None:
-        self._before = self._file.session()
-        self._before.run("BEGIN TRANSACTION READ ONLY")
+    def _begin_trial(self, _asked: Try) -> None:
+        self._trial_session = self._file.session()
+        self._trial_session.run("BEGIN TRANSACTION READ ONLY")
 
     def _compare(self, asked: Compare) -> Any:
-        assert self._before is not None  # noqa: S101
-        session = self._using()
+        assert self._trial_session is not None  # noqa: S101
+        session = self._ensure_session()
         session.limit(0)
-        return Comparison(session, self._before, asked).difference()
+        return Comparison(session, self._trial_session, asked).difference()
 
-    def _tried(self, _asked: Tried) -> None:
-        before, self._before = self._before, None
+    def _end_trial(self, _asked: Tried) -> None:
+        before, self._trial_session = self._trial_session, None
         if before is not None:
             before.run("COMMIT")
             before.close()
@@ -271,15 +271,15 @@ class ChannelServer:
         Next: _next,
         Leave: _leave,
         Dump: _dump,
-        Try: _try,
+        Try: _begin_trial,
         Compare: _compare,
-        Tried: _tried,
+        Tried: _end_trial,
         Close: _close,
     }
 
 
 def serve(control: Connection, channels: list[Connection]) -> None:
-    """Serve requests until the server is gone, then end this process, whatever it is at."""
+    """Serve requests until the server closes the control channel, then exit the process immediately."""
     file = EngineFile()
     served = [ChannelServer(connection, file, writes=number == 0) for number, connection in enumerate(channels)]
     for channel in served:
@@ -296,13 +296,13 @@ def serve(control: Connection, channels: list[Connection]) -> None:
 
 
 def _parts(cursor: StatementResult, most: int) -> Generator[RowsPart]:
-    """At most so many rows, in parts of 1 MiB at most: whoever takes them keeps no more at once, however long a row is.
+    """Yield at most ``most`` rows in parts of at most 1 MiB, which bounds the receiver's memory.
 
-    The first rows are few, so that they come soon.
+    The first part has few rows, so that it arrives quickly.
     """
-    most, sent, at_once = min(most, cursor.total), 0, FIRST_PART_ROWS
+    most, sent, batch_rows = min(most, cursor.total), 0, FIRST_PART_ROWS
     while True:
-        rows = cursor.take(min(at_once, most - sent))
+        rows = cursor.take(min(batch_rows, most - sent))
         text = _json_lines(rows)
         sent += len(rows)
         more = bool(rows) and sent < most
@@ -311,15 +311,15 @@ def _parts(cursor: StatementResult, most: int) -> Generator[RowsPart]:
             yield RowsPart(piece, piece.count(b"\n"), more or start + RESULT_PART_BYTES < len(text))
         if not more:
             return
-        at_once = max(1, min(RESULT_PART_MAX_ROWS, len(rows) * RESULT_PART_BYTES // max(len(text), 1)))
+        batch_rows = max(1, min(RESULT_PART_MAX_ROWS, len(rows) * RESULT_PART_BYTES // max(len(text), 1)))
 
 
-def _bound_memory(beside: int) -> None:
-    """Have this process take no more than so many bytes beside what its file has reserved by now; 0 sets no bound."""
-    if not beside:
+def _bound_memory(extra_bytes: int) -> None:
+    """Limit the process to ``extra_bytes`` above the address space used now; 0 sets no limit."""
+    if not extra_bytes:
         return
-    taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    used_bytes = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (taken + beside, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (used_bytes + extra_bytes, resource.RLIM_INFINITY))
     except (OSError, ValueError) as error:
         raise Unavailable(f"the memory of the engine's process cannot be bounded: {error}") from error

@@ -1,6 +1,6 @@
-"""Running a statement that a caller wrote: its rows as plain JSON values, errors in the caller's terms.
+"""Execution of callers' statements: rows as plain JSON values, errors in the caller's terms.
 
-The text has passed `kgserve.cypher.guard` before; what reads runs in a read-only transaction all the same.
+The text has already passed `kgserve.cypher.guard`. Read statements still run in a read-only transaction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INTERNAL: dict[str, str] = dict(zip(("_ID", "_LABEL", "_SRC", "_DST", "_NODES",
 
 
 def _arrow_rows(table: pa.Table) -> list[list[Any]]:
-    """All rows; nodes, relations and paths have the keys that the engine's own values have."""
+    """Return all rows; nodes, relations and paths have the same keys as the engine's own values."""
     columns = [[value for chunk in column.chunks for value in _values(chunk)] for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -53,16 +53,16 @@ def _values(array: pa.Array) -> list[Any]:
 
 
 def _moments(array: pa.Array, unit: str, zone: str) -> list[str | None]:
-    """RFC 3339 where the year allows it; moments with microseconds at least, days without a time."""
+    """Return RFC 3339 texts where the year allows it: times with at least microseconds, dates without a time."""
     numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     precise = unit if unit in {"datetime64[D]", "datetime64[ns]"} else "datetime64[us]"
     texts = np.datetime_as_string(numbers.astype(unit).astype(precise))
-    there = array.is_valid().to_pylist()
-    return [f"{_signed(text)}{zone}" if valid else None for text, valid in zip(texts, there, strict=True)]
+    valid = array.is_valid().to_pylist()
+    return [f"{_signed(text)}{zone}" if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
 
 
 def _signed(text: str) -> str:
-    """Years before 0 with four digits, as all others."""
+    """Pad negative years to four digits, as NumPy does for all others."""
     if not text.startswith("-"):
         return text
     year, _, rest = text[1:].partition("-")
@@ -70,47 +70,47 @@ def _signed(text: str) -> str:
 
 
 def _duration(microseconds: int) -> str:
-    """ISO 8601, in seconds."""
+    """Return an ISO 8601 duration in seconds."""
     return f"PT{microseconds / 1_000_000:.6f}S"
 
 
 def _lists(array: pa.Array) -> list[list[Any] | None]:
     lengths = array.value_lengths().to_pylist() if pa.types.is_list(array.type) else [array.type.list_size] * len(array)
-    return _cut(_values(array.flatten()), lengths, array.is_valid().to_pylist())
+    return _split_lists(_values(array.flatten()), lengths, array.is_valid().to_pylist())
 
 
 def _maps(array: pa.Array) -> list[dict[str, Any] | None]:
     entries = pa.ListArray.from_arrays(array.offsets, array.keys), pa.ListArray.from_arrays(array.offsets, array.items)
     keys, items = (_lists(part) for part in entries)
     pairs = zip(keys, items, array.is_valid().to_pylist(), strict=True)
-    return [dict(zip(map(str, k or ()), i or (), strict=True)) if there else None for k, i, there in pairs]
+    return [dict(zip(map(str, k or ()), i or (), strict=True)) if valid else None for k, i, valid in pairs]
 
 
 def _structs(array: pa.Array) -> list[dict[str, Any] | None]:
     names = [_INTERNAL.get(str(field.name), str(field.name)) for field in array.type]
-    there = array.is_valid().to_pylist()
-    # Not flatten(): it takes the parts of a Kùzu's struct to be where the struct is.
-    columns = [_spread(_values(array.field(number)), there) for number in range(array.type.num_fields)]
+    valid = array.is_valid().to_pylist()
+    # flatten() fails here: it assumes that a struct's fields are null exactly where the struct is.
+    columns = [_realign(_values(array.field(number)), valid) for number in range(array.type.num_fields)]
     return [
-        {name: column[place] for name, column in zip(names, columns, strict=True)} if there[place] else None
+        {name: column[place] for name, column in zip(names, columns, strict=True)} if valid[place] else None
         for place in range(len(array))
     ]
 
 
-def _spread(values: list[Any], there: list[bool]) -> list[Any]:
-    """Kùzu leaves out the parts of structs that are null, so that those of the next stand in their place."""
-    if len(values) == len(there):
+def _realign(values: list[Any], valid: list[bool]) -> list[Any]:
+    """Realign struct fields with their rows: Kùzu omits the fields of null structs."""
+    if len(values) == len(valid):
         return values
     left = iter(values)
-    return [next(left) if is_there else None for is_there in there]
+    return [next(left) if is_valid else None for is_valid in valid]
 
 
-def _cut(values: list[Any], lengths: list[int | None], there: list[bool]) -> list[list[Any] | None]:
+def _split_lists(values: list[Any], lengths: list[int | None], valid: list[bool]) -> list[list[Any] | None]:
     found: list[list[Any] | None] = []
     position = 0
-    for length, is_there in zip(lengths, there, strict=True):
-        taken = (length or 0) if is_there else 0
-        found.append(values[position : position + taken] if is_there else None)
+    for length, is_valid in zip(lengths, valid, strict=True):
+        taken = (length or 0) if is_valid else 0
+        found.append(values[position : position + taken] if is_valid else None)
         position += taken
     return found
 
@@ -124,22 +124,22 @@ _MATCH_ALL_NODE_IDS = "MATCH (e:Entity) RETURN offset(id(e)), e.id"
 _MATCH_LINK_TARGETS = "MATCH (e:Elsewhere) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.store, e.id"
 _MATCH_NODE_COUNT = "MATCH (e:Entity) RETURN count(*)"
 
-# Each look-up is a scan of all nodes: after so many ends the ids of all are read at once, where they fit into memory.
+# Each lookup scans all nodes. Beyond this number of endpoints all ids are read at once, if they fit into memory.
 MAX_NODE_ID_LOOKUPS = 3_000
 MAX_CACHED_NODE_IDS = 500_000
 MAX_TIMED_ROWS = 1_000_000
 _TIME_TYPES = ("DATE", "TIMESTAMP", "INTERVAL")
-# Values of which something is looked up afterwards, in the same transaction.
+# Types whose values need further lookups in the same transaction.
 _ELEMENTS = ("NODE", "REL")
 
 
 class StatementResult:
-    """The open result of a statement. ``total`` is how many rows it has."""
+    """Open result of a statement; ``total`` is its number of rows."""
 
     def __init__(
         self, session: DriverSession, statement: Statement, result: QueryResult, *, through_arrow: bool = False
     ) -> None:
-        """``through_arrow`` when a node may hold any time, as in a file that a statement has written to."""
+        """Wrap a result; set ``through_arrow`` if nodes may hold times outside Python's range, as after a write."""
         self._session = session
         self._statement = statement
         self._result = result
@@ -147,21 +147,21 @@ class StatementResult:
         self.types: list[str] = [str(name) for name in result.get_column_data_types()]
         self.total: int = result.get_num_tuples()
         self._names: dict[int, str] = {}
-        self._elsewhere: dict[int, tuple[str, str]] = {}
+        self._link_targets: dict[int, tuple[str, str]] = {}
         self._looked_up = 0
         timed = through_arrow or any(time in kind for kind in self.types for time in _TIME_TYPES)
         self._rows = self._through_arrow() if timed else self._directly()
 
     def take(self, count: int) -> list[list[Any]]:
-        """The next rows, at most ``count``, as JSON values; none at the end.
+        """Return up to ``count`` further rows as JSON values; an empty list at the end.
 
-        Raises InvalidInput for over a million rows that hold times: those are only to be had all at once.
+        Raises InvalidInput for more than a million rows with times, which can only be fetched all at once.
         """
         try:
             rows = list(islice(self._rows, count))
         except STATEMENT_ERRORS as error:
             raise translate_statement(error, self._statement) from error
-        self._learn(rows)
+        self._load_endpoint_ids(rows)
         return [[self._plain(value) for value in row] for row in rows]
 
     def _directly(self) -> Iterator[list[Any]]:
@@ -170,23 +170,23 @@ class StatementResult:
 
     def _through_arrow(self) -> Iterator[list[Any]]:
         if self.total > MAX_TIMED_ROWS:
-            message = f"{self.total} rows with times are too many; add a LIMIT of {MAX_TIMED_ROWS} at most"
+            message = f"the result has {self.total} rows with times; add a LIMIT of at most {MAX_TIMED_ROWS}"
             raise InvalidInput(f"query: {message}", (FieldError("query", message),))
         if self.total:
             for batch in self._result.get_as_arrow(_ARROW_BATCH_ROWS).to_batches(_ARROW_BATCH_ROWS):
                 yield from _arrow_rows(pa.Table.from_batches([batch]))
 
-    def _learn(self, rows: Iterable[list[Any]]) -> None:
-        """Find the ids of the ends of relations: the engine only says where in the table they are."""
+    def _load_endpoint_ids(self, rows: Iterable[list[Any]]) -> None:
+        """Load the ids of the endpoints of relations; the engine returns only their table offsets."""
         offsets: set[int] = set()
         elsewhere: set[int] = set()
         for row in rows:
             for value in row:
                 _collect(value, self._names, offsets, elsewhere)
-        # What a caller puts together may look like a link where there is no table of them.
-        if (elsewhere := elsewhere - self._elsewhere.keys()) and self._session.width is ColumnSet.LINKS:
+        # A map built by the caller may look like a link in a file without link tables.
+        if (elsewhere := elsewhere - self._link_targets.keys()) and self._session.width is ColumnSet.LINKS:
             found = self._session.rows(_MATCH_LINK_TARGETS, {"offsets": sorted(elsewhere)})
-            self._elsewhere.update((offset, (store, node_id)) for offset, store, node_id in found)
+            self._link_targets.update((offset, (store, node_id)) for offset, store, node_id in found)
         unknown = sorted(offsets - self._names.keys())
         if not unknown:
             return
@@ -225,7 +225,7 @@ class StatementResult:
         if _is_node(value):
             properties = self._properties(value)
             if value[_LABEL] == "Entity":
-                # Where a pattern leaves its labels open, the engine gives each node the columns of all tables.
+                # For patterns without labels the engine returns every node with the columns of all tables.
                 properties = {name: properties[name] for name in NodeRow.__struct_fields__ if name in properties}
             elif value[_LABEL] == "Elsewhere":
                 properties = {name: properties[name] for name in ("store", "id") if name in properties}
@@ -235,7 +235,7 @@ class StatementResult:
     def _ends(self, value: dict[str, Any]) -> dict[str, Any]:
         source, target = _offset(value[_SOURCE]), _offset(value[_TARGET])
         if value[_LABEL] == _LINK_LABEL:
-            store, node_id = self._elsewhere.get(target, (None, None))
+            store, node_id = self._link_targets.get(target, (None, None))
             return {"_from": self._names.get(source), "_to": node_id, "_to_graph": store}
         return {"_from": self._names.get(source), "_to": self._names.get(target)}
 
@@ -249,11 +249,11 @@ _INTERNAL_ID = {"offset", "table"}
 _MATCH_SELF_LOOP_COUNT = "MATCH (a:Entity)-[r:RELATES_TO]->(a) RETURN count(*)"
 _MATCH_EDGE_COUNT = "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) RETURN count(*)"
 MAX_HOPS = 30
-"""Relationships in a path without an upper bound, for the engines."""
+"""Maximum number of relationships in a path without an upper bound, in both engines."""
 
 
 def _check_assumptions(session: DriverSession, statement: Statement) -> None:
-    """Raise InvalidInput where the engine would answer wrongly because of what the store holds."""
+    """Raise InvalidInput if the store's data would make the engine answer the statement incorrectly."""
     message = ""
     if NO_LOOPS in statement.assumptions and session.rows(_MATCH_SELF_LOOP_COUNT)[0][0]:
         message = (
@@ -272,9 +272,9 @@ def _check_assumptions(session: DriverSession, statement: Statement) -> None:
 
 @contextmanager
 def reading(session: DriverSession, statement: Statement) -> Generator[StatementResult]:
-    """The rows of a statement that may only read. Raises errors of `kgserve.errors`, made for who wrote it.
+    """Yield the result of a read statement. Raises errors from `kgserve.errors` in the caller's terms.
 
-    A transaction that only reads takes as long as a point query. What has run in one is known to read.
+    A read-only transaction costs as much as a point query, so statements that have run in one are cached as read-only.
     """
     if statement.assumptions:
         _check_assumptions(session, statement)
@@ -294,7 +294,7 @@ def reading(session: DriverSession, statement: Statement) -> Generator[Statement
 
 @contextmanager
 def writing(session: DriverSession, statement: Statement) -> Generator[StatementResult]:
-    """The rows of a statement that may change the file of this session, which must be one that nobody serves."""
+    """Yield the result of a statement that may change the session's file, which must be a scratch copy."""
     if statement.assumptions:
         _check_assumptions(session, statement)
     with session.foreign(statement) as result:
@@ -317,7 +317,7 @@ def _collect(value: Any, names: dict[int, str], offsets: set[int], elsewhere: se
                 _collect(part, names, offsets, elsewhere)
 
 
-# What a caller puts together may have the same keys: `{_nodes: 1}` is a map like any other.
+# A map built by the caller may have the same keys: `{_nodes: 1}` is an ordinary map.
 
 
 def _is_path(value: dict[str, Any]) -> bool:
@@ -348,7 +348,7 @@ def _offset(internal_id: dict[str, int]) -> int:
 
 
 def _number(value: Decimal) -> int | str:
-    """Sums come as decimals; those that are whole and fit 64 bits are numbers, all others text, which is exact."""
+    """Return whole decimals within 64 bits as int, all others as exact text; the engine returns sums as decimals."""
     whole = value.is_finite() and value.as_tuple().exponent == 0
     return int(value) if whole and int(value) in _ENGINE_INT64_RANGE else str(value)
 

@@ -1,8 +1,8 @@
-"""What a statement has changed in a file, found by looking at the rows before and after.
+"""Comparison of an engine file's rows before and after a statement of a dry run.
 
-Before is a reading transaction that began first; it sees the file as it was. A look is some numbers for each row, not
-the row: its place in the table, which it keeps for life, its version, and of the columns that may differ a hash of 64
-bits for texts and lists, the value itself for all others.
+A read-only transaction opened before the statement sees the previous rows. For each row the comparison reads its table
+offset (stable for life), its version, and each column that may differ: 64-bit hashes of texts and lists, plain values
+of other types.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kgserve.storage.model.rows import EdgeKey
 
 
 class RowLookup(msgspec.Struct, frozen=True):
-    """How rows of a table are looked at: prints of all, rows by their places, rows that have no version yet."""
+    """Queries for one table: fingerprints of all rows, rows by offset, rows without a version."""
 
     look: LiteralString
     columns: Mapping[str, LiteralString]
@@ -45,12 +45,14 @@ class RowLookup(msgspec.Struct, frozen=True):
 
 
 def _columns(row: LiteralString, fields: tuple[Field, ...]) -> dict[str, LiteralString]:
-    return {field.name: _look(f"{row}.{field.name}", field) for field in fields if field.name != "version"}
+    return {
+        field.name: _fingerprint_expression(f"{row}.{field.name}", field) for field in fields if field.name != "version"
+    }
 
 
-def _look(value: LiteralString, field: Field) -> LiteralString:
+def _fingerprint_expression(value: LiteralString, field: Field) -> LiteralString:
     if field.type in {STRING_LIST_TYPE, INTEGER_LIST_TYPE}:
-        # The hash of an empty list is that of null.
+        # An empty list hashes like null.
         return f"hash({value}), size({value})"
     return f"hash({value})" if field.type is STRING_TYPE else value
 
@@ -72,26 +74,26 @@ _MATCH_EDGES_BACKWARDS = "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN off
 
 
 class Prints(msgspec.Struct, frozen=True):
-    """The prints of all rows in the order of their places."""
+    """Fingerprints of all rows, in the order of their table offsets."""
 
     places: np.ndarray[Any, Any]
     table: pa.Table
 
     @property
     def is_sound(self) -> bool:
-        """Whether the engine has met no row twice."""
+        """True if the engine returned no row twice."""
         return bool((self.places[1:] > self.places[:-1]).all())
 
 
 class ChangedPlaces(msgspec.Struct, frozen=True):
-    """The places of rows that are other than before or gone, and of those that are other or new."""
+    """Table offsets of changed or deleted rows (``before``) and of changed or new rows (``now``)."""
 
     before: list[int]
     now: list[int]
 
 
 def prints(session: DriverSession, kind: RowLookup, columns: Collection[str]) -> Prints:
-    """A look at the version and at some more columns of all rows."""
+    """Return the versions and the fingerprints of the given columns of all rows."""
     wanted: list[LiteralString] = [kind.look, *(text for name, text in kind.columns.items() if name in columns)]
     query: LiteralString = ", ".join(wanted)
     table = session.arrow(query)
@@ -101,7 +103,7 @@ def prints(session: DriverSession, kind: RowLookup, columns: Collection[str]) ->
 
 
 def touched(before: Prints, now: Prints) -> ChangedPlaces:
-    """Where two looks at the same columns differ."""
+    """Return the table offsets at which two fingerprints of the same columns differ."""
     stays, stayed = np.isin(before.places, now.places), np.isin(now.places, before.places)
     was, is_now = before.table.filter(pa.array(stays)), now.table.filter(pa.array(stayed))
     other = np.zeros(was.num_rows, np.bool_)
@@ -115,35 +117,38 @@ def touched(before: Prints, now: Prints) -> ChangedPlaces:
 
 
 def differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Where two columns differ; null is a value like others, and a number that is none differs from itself."""
+    """Return where two columns differ; null equals null, and NaN differs from itself."""
     one_missing = pc.xor(pc.is_null(one), pc.is_null(other))
     return pc.or_(one_missing, pc.fill_null(pc.not_equal(one, other), fill_value=False))
 
 
 def node_count(session: DriverSession) -> int:
-    """How many nodes there are."""
+    """Return the number of nodes."""
     return session.rows(_MATCH_TRIAL_NODE_COUNT)[0][0]
 
 
 def rows_at(session: DriverSession, kind: RowLookup, places: Sequence[int]) -> pa.Table:
-    """The rows at some places, at least one, with all their columns. Takes longer the more they are."""
+    """Return the rows at the given table offsets, at least one, with all columns. Time grows with their number."""
     return session.arrow(kind.at.text(session), {"offsets": places})
 
 
 def rows_without_version(session: DriverSession, kind: RowLookup) -> pa.Table:
-    """The rows that a statement has made and given no version."""
+    """Return the rows created by a statement without a version."""
     return session.arrow(kind.new.text(session))
 
 
 def agree(session: DriverSession, edges: Prints) -> bool:
-    """Whether the engine meets the same edges from their targets as from their sources: a DETACH may leave some."""
+    """Return whether edges read from their targets equal those read from their sources.
+
+    A DETACH may leave some behind.
+    """
     backwards = np.sort(session.arrow(_MATCH_EDGES_BACKWARDS).column(0).to_numpy())
     return np.array_equal(backwards, edges.places)
 
 
 MAX_FETCHED_ROWS = 10_000
 MAX_COMPARED_PAIRS = 100_000_000
-"""So many rows are fetched by their places, and so many rows times places looked through; beyond that all are read."""
+"""Above these limits (offsets fetched, and rows times offsets scanned) all rows are read instead."""
 _NODE_KEY = ("id",)
 _EDGE_KEY = ("source", "target", "relation_type")
 _BEFORE = "_before"
@@ -152,7 +157,7 @@ _EDGE_COLUMN_NAMES = names(EDGE.whole)
 
 
 class Comparison:
-    """One look at what a session has changed since another one began."""
+    """Comparison of a session's uncommitted rows with an earlier read transaction."""
 
     def __init__(self, session: DriverSession, before: DriverSession, asked: Compare) -> None:
         self._session = session
@@ -161,7 +166,7 @@ class Comparison:
         self._is_sound = True
 
     def difference(self) -> Compared:
-        """What is other. Raises Doubtful when the file cannot be relied on, a new one never."""
+        """Return the changes. Raises Doubtful if the file is unreliable, which a new file never is."""
         reach = self._asked.reach
         nodes, nodes_gone = _compare(*self._tables(NODE_LOOKUP, reach, self._asked.nodes), _NODE_KEY)
         before, now = self._tables(EDGE_LOOKUP, reach, self._asked.edges)
@@ -171,66 +176,67 @@ class Comparison:
             edges=edges,
             nodes_gone=[key[0] for key in nodes_gone],
             edges_gone=[(key[0], key[1], key[2]) for key in edges_gone],
-            doubled=_doubled(now),
+            doubled=_duplicate_edge_keys(now),
         )
         return Compared(found, self._is_sound)
 
     def _tables(self, kind: RowLookup, reach: WriteScope, count: int) -> _Tables:
-        """Rows before and after, at least those that differ."""
+        """Return rows before and after the statement, including at least all that differ."""
         names_version = reach.may_name("version")
         if kind is EDGE_LOOKUP and not reach.relations:
-            return _nothing(kind)
+            return _empty_tables(kind)
         if reach.creates and names_version:
             if not self._agrees(kind, reach, prints(self._session, kind, ())):
-                self._doubt()
-            return self._all(kind)
+                self._mark_unsound()
+            return self._full_tables(kind)
         columns = {name for name in kind.columns if reach.may_set(name)}
         if columns or (reach.sets and names_version):
-            return self._some(kind, columns, reach, count)
+            return self._changed_tables(kind, columns, reach, count)
         if reach.deletes:
-            # Where none is new the number of nodes tells whether any is gone; that of edges may count one left behind.
+            # Without new nodes, the node count shows whether any was deleted. The edge count may include one left
+            # behind.
             is_same = kind is NODE_LOOKUP and not reach.creates and node_count(self._session) == count
-            return _nothing(kind) if is_same else self._some(kind, columns, reach, count)
+            return _empty_tables(kind) if is_same else self._changed_tables(kind, columns, reach, count)
         if reach.creates:
-            new = _plain(rows_without_version(self._session, kind), kind)
+            new = _comparable(rows_without_version(self._session, kind), kind)
             return new.slice(0, 0), new
-        return _nothing(kind)
+        return _empty_tables(kind)
 
-    def _some(self, kind: RowLookup, columns: set[str], reach: WriteScope, count: int) -> _Tables:
+    def _changed_tables(self, kind: RowLookup, columns: set[str], reach: WriteScope, count: int) -> _Tables:
         before, now = prints(self._before, kind, columns), prints(self._session, kind, columns)
         if not (before.is_sound and now.is_sound and len(before.places) == count and self._agrees(kind, reach, now)):
-            self._doubt()
-            return self._all(kind)
+            self._mark_unsound()
+            return self._full_tables(kind)
         found = touched(before, now)
         most = max(len(found.before), len(found.now))
         if most > MAX_FETCHED_ROWS or most * count > MAX_COMPARED_PAIRS:
-            return self._all(kind)
-        return self._fetched(kind, found) if most else _nothing(kind)
+            return self._full_tables(kind)
+        return self._fetch(kind, found) if most else _empty_tables(kind)
 
     def _agrees(self, kind: RowLookup, reach: WriteScope, now: Prints) -> bool:
         return kind is NODE_LOOKUP or not reach.deletes or agree(self._session, now)
 
-    def _doubt(self) -> None:
+    def _mark_unsound(self) -> None:
         if not self._asked.new:
             raise Doubtful
         self._is_sound = False
 
-    def _fetched(self, kind: RowLookup, found: ChangedPlaces) -> _Tables:
+    def _fetch(self, kind: RowLookup, found: ChangedPlaces) -> _Tables:
         if not found.before:
-            new = _plain(rows_at(self._session, kind, found.now), kind)
+            new = _comparable(rows_at(self._session, kind, found.now), kind)
             return new.slice(0, 0), new
-        before = _plain(rows_at(self._before, kind, found.before), kind)
-        now = _plain(rows_at(self._session, kind, found.now), kind) if found.now else before.slice(0, 0)
+        before = _comparable(rows_at(self._before, kind, found.before), kind)
+        now = _comparable(rows_at(self._session, kind, found.now), kind) if found.now else before.slice(0, 0)
         return before, now
 
-    def _all(self, kind: RowLookup) -> _Tables:
+    def _full_tables(self, kind: RowLookup) -> _Tables:
         write = copying.write_nodes if kind is NODE_LOOKUP else copying.write_edges
         name = snapshot.NODES_FILE if kind is NODE_LOOKUP else snapshot.EDGES_FILE
         tables: list[pa.Table] = []
         for session in (self._before, self._session):
-            folder = _fresh(Path(self._asked.folder) / "rows")
+            folder = _empty_folder(Path(self._asked.folder) / "rows")
             write(session, folder)
-            tables.append(_plain(snapshot.table(folder / name), kind))
+            tables.append(_comparable(snapshot.table(folder / name), kind))
             shutil.rmtree(folder)
         return tables[0], tables[1]
 
@@ -238,7 +244,7 @@ class Comparison:
 _Tables: TypeAlias = "tuple[pa.Table, pa.Table]"
 
 
-def _fresh(folder: Path) -> Path:
+def _empty_folder(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
@@ -248,8 +254,8 @@ def _fields(kind: RowLookup) -> tuple[str, ...]:
     return _NODE_COLUMN_NAMES if kind is NODE_LOOKUP else _EDGE_COLUMN_NAMES
 
 
-def _plain(rows: pa.Table, kind: RowLookup) -> pa.Table:
-    """Times as numbers: a statement can set some that Python has no value for. Lists as JSON, for a join takes none."""
+def _comparable(rows: pa.Table, kind: RowLookup) -> pa.Table:
+    """Convert times to integers, because some have no Python value, and lists to JSON, which joins require."""
     table = rows.rename_columns(_fields(kind))
     for place, column in enumerate(table.columns):
         if pa.types.is_timestamp(column.type):
@@ -267,7 +273,7 @@ def _as_json(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _compare(before: pa.Table, now: pa.Table, key: tuple[str, ...]) -> tuple[list[Changed], list[list[str]]]:
-    """Rows of ``now`` that are not in ``before`` as they are, and the keys of ``before`` that ``now`` has not."""
+    """Return rows of ``now`` that are new or changed, and keys of ``before`` that are missing from ``now``."""
     joined = now.join(
         before, keys=list(key), join_type="full outer", right_suffix=_BEFORE, right_keys=list(key), coalesce_keys=False
     )
@@ -288,12 +294,12 @@ def _changed(row: dict[str, Any], fields: list[str], key: tuple[str, ...]) -> Ch
     return Changed(now, {name: row[name + _BEFORE] for name in fields} if was_there else None)
 
 
-def _nothing(kind: RowLookup) -> _Tables:
+def _empty_tables(kind: RowLookup) -> _Tables:
     none = pa.table({name: pa.array([], pa.string()) for name in _fields(kind)})
     return none, none
 
 
-def _doubled(edges: pa.Table) -> list[EdgeKey]:
+def _duplicate_edge_keys(edges: pa.Table) -> list[EdgeKey]:
     counted = edges.group_by(list(_EDGE_KEY)).aggregate([([], "count_all")])
     many = counted.filter(pc.greater(counted["count_all"], 1))
     return [(row["source"], row["target"], row["relation_type"]) for row in many.to_pylist()]

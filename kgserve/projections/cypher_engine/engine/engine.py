@@ -1,4 +1,4 @@
-"""An engine's file as the server sees it: open in a process of its own, written by one session and read by some."""
+"""Server-side handle of an engine file, which is open in a process of its own."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from kgserve.storage.model.change import NetChange, StoreState
 from kgserve.storage.model.fields import ColumnSet
 
 MIN_PROCESS_OVERHEAD_MB = 256
-"""What an engine's process may take beside its page cache, at the least."""
+"""Minimum memory in MB of an engine process in addition to its page cache."""
 _IDLE_PROCESS_MB = 96
-"""What it has before it is asked anything."""
+"""Memory in MB of an idle engine process."""
 _MAX_SLOW_QUERY_CHARS = 500
 _ENGINE_RETRY_DELAY_SECONDS = 0.005
 _VECTOR_ROWS = 2048
@@ -50,9 +50,10 @@ _RETAINED_BYTES_PER_EDGE = 6_000
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
-    """How an engine's file is opened and asked: ``readers`` are statements at once, times are in seconds.
+    """Options for opening and querying an engine file.
 
-    Statements that take long are noted in ``slow``, as those of ``store``; once that is ``closing`` no file is made.
+    ``readers``: number of concurrent read statements. ``read_timeout``: seconds per statement. Slow statements are
+    recorded in ``slow`` under the name ``store``. Once ``closing`` is set, no new file is built.
     """
 
     file: FileOptions = FileOptions()
@@ -65,13 +66,13 @@ class EngineOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> Self:
-        """What the engine files of a store are opened with."""
-        beside = settings.engine_memory_mb - settings.buffer_pool_mb - _IDLE_PROCESS_MB
+        """Return the options for the engine files of a store."""
+        overhead_mb = settings.engine_memory_mb - settings.buffer_pool_mb - _IDLE_PROCESS_MB
         return cls(
             file=FileOptions(
                 cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
                 threads=settings.engine_threads,
-                memory_bytes=max(beside, MIN_PROCESS_OVERHEAD_MB) * MEBIBYTE,
+                memory_bytes=max(overhead_mb, MIN_PROCESS_OVERHEAD_MB) * MEBIBYTE,
             ),
             engine=settings.engine,
             readers=settings.read_connections,
@@ -83,45 +84,45 @@ class EngineOptions(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """A channel to the engine's process, for one thread at a time."""
+    """Channel to the engine's process; not thread-safe."""
 
     def __init__(self, channel: Channel, options: EngineOptions, width: ColumnSet) -> None:
-        """``width``: the columns that the file has."""
+        """Bind the session to a channel; ``width`` is the column set of the file."""
         self.channel = channel
         self.width = width
         self.seconds = 0.0
         self._options = options
 
     def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
-        """All rows of a statement of our own, times as text. Raises errors of `kgserve.errors`."""
+        """Return all rows of an internal statement, with times as text. Raises errors from `kgserve.errors`."""
         asked = Query(query, dict(parameters or {}), self.seconds)
-        return self.channel.ask(asked, list[list[Any]], self._patience)
+        return self.channel.ask(asked, list[list[Any]], self._answer_timeout)
 
     def run(self, query: str) -> None:
-        """Run a statement of our own."""
+        """Run an internal statement, and discard its result."""
         self.rows(query)
 
     def dump(self, folder: Path) -> StoreState:
-        """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of."""
+        """Write all rows to nodes.parquet and edges.parquet from one snapshot, and return its state."""
         return self.channel.ask(Dump(str(folder)), State).state
 
     def interrupt(self) -> None:
-        """Stop the statement that runs now; for another thread to call."""
+        """Stop the running statement. Safe to call from another thread."""
         self.channel.interrupt()
 
     @contextmanager
     def reading(self, statement: Statement, most: int | None = None, *, writes: bool = False) -> Generator[Cursor]:
-        """The rows of a statement of a caller's, at most so many. Raises errors made for who wrote it.
+        """Run a caller's statement and yield a cursor over at most ``most`` rows. Raises errors in the caller's terms.
 
-        One that ``writes`` may change the file, which must be one that nobody serves.
+        With ``writes`` the statement may change the file, which must be a scratch copy.
         """
         started = time.perf_counter()
         self.channel.statement = statement
         try:
-            head = self.channel.ask(Read(statement, self.seconds, most, writes), Head, self._patience)
+            head = self.channel.ask(Read(statement, self.seconds, most, writes), Head, self._answer_timeout)
         finally:
             self._account(time.perf_counter() - started, statement)
-        cursor = Cursor(self.channel, head, self._patience)
+        cursor = Cursor(self.channel, head, self._answer_timeout)
         cursor.seconds = time.perf_counter() - started
         try:
             yield cursor
@@ -129,7 +130,7 @@ class Session:
             cursor.leave()
 
     @property
-    def _patience(self) -> float | None:
+    def _answer_timeout(self) -> float | None:
         return self.seconds + KILL_GRACE_SECONDS if self.seconds else None
 
     def _account(self, seconds: float, statement: Statement) -> None:
@@ -141,24 +142,24 @@ class Session:
 
 
 class Cursor:
-    """The open result of a statement. ``total`` is how many rows it has, ``seconds`` what it took until they came."""
+    """Open result of a statement. ``total``: number of rows. ``seconds``: time until the first rows arrived."""
 
     def __init__(self, channel: Channel, head: Head, patience: float | None) -> None:
         self.columns, self.types, self.total = head.columns, head.types, head.total
         self.seconds = 0.0
         self._channel = channel
         self._part = head.first
-        self._patience = patience
+        self._answer_timeout = patience
 
     def parts(self) -> Iterator[RowsPart]:
-        """The text of all rows, cut anywhere. Raises errors of `kgserve.errors`."""
+        """Yield the text of all rows in pieces that may split a row. Raises errors from `kgserve.errors`."""
         yield self._part
         while self._part.more:
-            self._part = self._channel.ask(Next(), RowsPart, self._patience)
+            self._part = self._channel.ask(Next(), RowsPart, self._answer_timeout)
             yield self._part
 
     def lines(self) -> Iterator[bytes]:
-        """The rows one by one, without their line breaks."""
+        """Yield the rows one by one, without line breaks."""
         begun: list[bytes] = []
         for part in self.parts():
             *whole, last = part.lines.split(b"\n")
@@ -168,16 +169,19 @@ class Cursor:
             begun.append(last)
 
     def leave(self) -> None:
-        """Ask for no more."""
+        """Close the result; no further rows can be read."""
         if self._part.more and not self._channel.process.is_lost:
             self._channel.ask(Leave())
 
 
 class Engine:
-    """An open engine file in service: one writing session, a bounded number of reading ones."""
+    """Open engine file in service, with one writing session and a bounded number of reading sessions."""
 
     def __init__(self, path: Path, options: EngineOptions, making: Make | None = None) -> None:
-        """Open an existing file, or the one that is made. Raises EngineFailed when the engine will not have it."""
+        """Open an existing file, or build the one described by ``making``.
+
+        Raises EngineFailed if it cannot be opened.
+        """
         process = fork_server(options.engine).process(options.readers, options.store)
         try:
             asked = making or Open(str(path), options.file)
@@ -187,12 +191,12 @@ class Engine:
             raise
         self.path = path
         self.state = opened.state.state
-        """The state of its last commit."""
+        """State of its last commit."""
         self.width = ColumnSet(opened.width)
-        """The columns that it has."""
+        """Column set of the file."""
         self.is_current = opened.current
-        """Whether its tables are those of this version; if not, it is to be built anew."""
-        # Memory that the engine gives back only when this file is replaced, about.
+        """True if its schema is that of this version; otherwise the file must be rebuilt."""
+        # Estimated memory that the engine releases only when this file is replaced.
         self.kept_bytes = 0
         self._options = options
         self._process = process
@@ -202,18 +206,18 @@ class Engine:
         self._leases = 0
         self._retired = False
         self._lock = threading.Lock()
-        self._is_whole = False
+        self._is_cleanly_closed = False
         self.closed = False
 
     @property
     def is_lost(self) -> bool:
-        """Whether its process has ended though nobody closed it: nobody knows what the file holds."""
-        return self._process.is_lost and not self._is_whole
+        """True if the process ended unexpectedly; the content of the file is then unknown."""
+        return self._process.is_lost and not self._is_cleanly_closed
 
     def apply(self, net: NetChange, state: StoreState, *, recorded: bool = True) -> None:
-        """Apply a change in one transaction. After an error the engine must be retired.
+        """Apply a change in one transaction. After an error the caller must retire the engine.
 
-        Unless the state is ``recorded``, the file does not say how far it has come.
+        Without ``recorded``, the state is not stored in the file.
         """
         self.writer.channel.ask(Change.of(net, state if recorded else None, linked=self.width is ColumnSet.LINKS))
         self.kept_bytes += kept_versions(net, state)
@@ -222,9 +226,9 @@ class Engine:
 
     @contextmanager
     def reader(self, timeout: float | None = None) -> Generator[Session]:
-        """Borrow a reading session; ``timeout`` in seconds for each statement, 0 for none.
+        """Borrow a reading session; ``timeout`` is the limit of each statement in seconds, 0 for none.
 
-        Raises Unavailable when none is free within the read time limit.
+        Raises Unavailable if no session becomes free within the read time limit.
         """
         caller = asker.get()
         session = self._borrow(caller)
@@ -239,30 +243,30 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Statements that wait for a session."""
+        """Number of statements that wait for a session."""
         return self._readers.waiting
 
     @property
     def resident(self) -> int:
-        """Bytes of memory that its process has for itself; 0 once that has ended."""
+        """Private memory of the process in bytes; 0 after it has ended."""
         return self._process.resident
 
     @property
     def process(self) -> int:
-        """The number that the system knows its process by."""
+        """Process id."""
         return self._process.number
 
     @property
     def statements(self) -> list[str]:
-        """The shapes of the callers' statements that its process is at, or was at when it ended."""
+        """Shapes of the callers' statements that are running, or were running when the process ended."""
         return self._process.statements
 
     def bytes(self) -> tuple[int, int]:
-        """Size of the file and of its log."""
+        """Return the sizes of the file and its log in bytes."""
         return size(self.path), size(wal_path(self.path))
 
     def retire(self) -> None:
-        """Take no new readers; close when the last one has left."""
+        """Stop accepting readers, and close once the last one has finished."""
         with self._lock:
             self._retired = True
             idle = self._leases == 0
@@ -270,13 +274,13 @@ class Engine:
             self._close()
 
     def wait_closed(self, seconds: float) -> None:
-        """Block until the last reader of a retired engine has left, or so long."""
+        """Block until a retired engine is closed, or for ``seconds``."""
         deadline = time.monotonic() + seconds
         while not (self.closed or self.is_lost) and time.monotonic() < deadline:
             time.sleep(_ENGINE_RETRY_DELAY_SECONDS)
 
     def retire_if_idle(self) -> bool:
-        """As `retire`, unless somebody reads; whether it is closed now."""
+        """Retire the engine if no reader is active; return whether it is closed."""
         with self._lock:
             if self._leases:
                 return False
@@ -306,30 +310,31 @@ class Engine:
         try:
             if not self._process.is_lost:
                 self.writer.channel.ask(Close())
-                self._is_whole = True
+                self._is_cleanly_closed = True
         finally:
             self._process.close()
-            self.closed = self._is_whole
+            self.closed = self._is_cleanly_closed
 
 
 class Retired(Exception):
-    """The engine was replaced between looking it up and using it: look it up again."""
+    """Raised when the engine was replaced between lookup and use; the caller looks it up again."""
 
 
 def build(
     path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, width: ColumnSet = ColumnSet.PLAIN
 ) -> Engine:
-    """Make a new engine file of rows that come to a state, check its counts, open it. Nobody may know the file yet.
+    """Build a new engine file from rows that result in ``state``, verify its counts, and open it.
 
-    The rows are in a folder, or few. The file has the columns that its rows need, and those of a ``width`` in any case.
-    Raises EngineFailed and StorageFull, and Unavailable once the store is closing.
+    The rows are in a folder, or in a `Change` if they are few. The file must not be in use. It has the columns that its
+    rows need, and at least those of ``width``. Raises EngineFailed, StorageFull, or Unavailable once the store is
+    closing.
     """
     if isinstance(rows, Change):
         return Engine(path, options, Make(str(path), rows, State.of(state), options.file, width))
-    # What was needed for building goes with the process.
+    # Memory used for building is released with the process.
     process = fork_server(options.engine).process(0, options.store)
     try:
-        # However large the rows are: what they take is known, and they are our own.
+        # No memory limit: the rows are our own and their needs are known.
         file = msgspec.structs.replace(options.file, memory_bytes=0)
         process.channels[0].ask(Build(str(path), str(rows), State.of(state), file, width), broken_off=options.closing)
     finally:
@@ -338,9 +343,9 @@ def build(
 
 
 def kept_versions(net: NetChange, state: StoreState) -> int:
-    """About the bytes that the engine keeps for a change until its file is replaced, beside those in its log.
+    """Estimate the bytes that the engine retains for a change until its file is replaced, in addition to its log.
 
-    Every SET keeps the former values of 2,048 rows: 27 kB a column, measured, whether one of those rows changed or all.
+    Each SET retains the previous values of 2,048 rows, 27 kB per column, regardless of how many of them changed.
     """
     vectors = min(len(net.nodes_updated), state.nodes // _VECTOR_ROWS + 1)
     return vectors * _RETAINED_BYTES_PER_VECTOR + len(net.edges_updated) * _RETAINED_BYTES_PER_EDGE

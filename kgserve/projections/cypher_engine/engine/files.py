@@ -1,4 +1,4 @@
-"""The files of an engine by their names, and which edition of an engine is installed. Nothing of one is imported."""
+"""Engine files on disk, and the installed engine's edition. Does not import the engine."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from kgserve.platform.sqlite_files import remove_path
 
 
 def remove(path: Path) -> None:
-    """Remove an engine file and all that the engine keeps beside it."""
+    """Delete an engine file and the files that the engine keeps next to it."""
     for file in path.parent.glob(path.name + "*"):
         remove_path(file)
 
 
 def size(path: Path) -> int:
-    """Bytes of a file; 0 when it is not there."""
+    """Return the size of a file in bytes; 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 
 @cache
 def edition(engine: EngineName) -> str:
-    """An engine with its version, such as ``kuzu 0.11.3``; nothing of it is imported.
+    """Return an engine's name and version, such as ``kuzu 0.11.3``, without importing it.
 
-    Raises InvalidInput, with what to do, for one that is not installed.
+    Raises InvalidInput, with installation instructions, if it is not installed.
     """
     try:
         return f"{engine} {version(engine)}"
     except PackageNotFoundError:
         raise InvalidInput(
-            f"the engine {engine} is not installed; run: pip install 'kgserve[{engine}]', or take kuzu (KGSERVE_ENGINE)"
+            f"the engine {engine} is not installed; run: pip install 'kgserve[{engine}]', or set KGSERVE_ENGINE=kuzu"
         ) from None

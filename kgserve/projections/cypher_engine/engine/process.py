@@ -1,7 +1,6 @@
-"""Processes that have an engine's file open, each for one: how they are begun, asked and ended.
+"""Engine processes, one for each open file: start, request channels, supervision and termination.
 
-The engine can crash, hang or want more memory than there is. In a process of its own that costs whoever asked an error,
-and nobody else anything.
+The engine can crash, hang or exhaust memory. In a separate process this fails only the statement that caused it.
 """
 
 from __future__ import annotations
@@ -42,45 +41,45 @@ from kgserve.projections.cypher_engine.engine.protocol import (
 log = structlog.get_logger()
 
 KILL_GRACE_SECONDS = 0.9
-"""So long after its time limit a statement that has not ended has its process killed."""
+"""Seconds after a statement's time limit before its process is killed."""
 ENGINE_ANSWER_POLL_SECONDS = 0.5
 PING_TIMEOUT_SECONDS = 2.0
-"""While an answer is waited for, the process has to show now and then that it runs, and has so long to do it."""
+"""Seconds within which the process must answer a ping while a reply is awaited."""
 MAX_MISSED_PINGS = 10
-"""It may miss that so often when it is busy, or the machine is."""
+"""Number of pings that a busy process may miss."""
 ENGINE_IDLE_TIMEOUT_SECONDS = 60
 INTERRUPT_RETRY_SECONDS = 0.05
 PROCESS_EXIT_TIMEOUT_SECONDS = 5
-"""So long the system may take to end a process that was killed: one that waits for the disk ends after that."""
+"""Seconds to wait for a killed process to exit; one blocked on disk I/O exits later."""
 _MAX_LOGGED_STATEMENT_CHARS = 200
 _Value = TypeVar("_Value")
 
 
 class ProcessDied(Unavailable):
-    """The process has ended while it was asked. ``alone``: nobody else's statement can have been the cause."""
+    """The process ended during a request. ``alone``: no other caller's statement can have caused it."""
 
     alone = True
 
 
 class Process:
-    """A process for one engine file of a store, with a channel that writes and some that read."""
+    """Process of one engine file, with one writing channel and several reading ones."""
 
     def __init__(self, number: int, control: Connection, channels: list[Connection], store: str = "") -> None:
         self._number = number
         self._store = store
-        # A number may come to mean another process; this one's end is known by its channels.
-        self._handle: int | None = os.pidfd_open(number)
+        # Process ids are reused; the handle and the channels identify this process.
+        self._pidfd: int | None = os.pidfd_open(number)
         self._control = control
         self._sending = threading.Lock()
         self._is_lost = False
-        self._silent = 0
-        self._was_at: list[str] | None = None
+        self._missed_pings = 0
+        self._last_statements: list[str] | None = None
         self.channels = [Channel(self, place, connection) for place, connection in enumerate(channels)]
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended, by itself or not."""
-        handle = self._handle
+        """True if the process has ended for any reason."""
+        handle = self._pidfd
         if not self._is_lost and handle is not None:
             ended = select.poll()
             ended.register(handle, select.POLLIN)
@@ -89,115 +88,114 @@ class Process:
 
     @property
     def number(self) -> int:
-        """The number that the system knows it by."""
+        """Process id."""
         return self._number
 
     @property
     def resident(self) -> int:
-        """Bytes of memory of its own, what it shares with the nursery left out; 0 once it has ended."""
+        """Private memory in bytes, without pages shared with the fork server; 0 after it has ended."""
         return 0 if self.is_lost else own_memory(self._number)
 
     @property
     def statements(self) -> list[str]:
-        """The shapes of the callers' statements that it is at, or was at when it was found to have ended."""
-        return self._at_work() if self._was_at is None else self._was_at
+        """Shapes of the callers' statements that are running, or were running when the process ended."""
+        return self._running_statements() if self._last_statements is None else self._last_statements
 
     def interrupt(self, channel: int, request: int) -> None:
-        """Have the statement stop that runs on a channel, if it still is at its so manieth request."""
+        """Stop the statement on ``channel`` if it belongs to request number ``request``."""
         with self._sending, contextlib.suppress(OSError):
             self._control.send_bytes(encode(Interrupt(channel, request)))
 
     def runs(self) -> bool:
-        """Whether it still answers: one that hangs as a whole, or was stopped, does not.
+        """Return whether the process is alive and responsive.
 
-        One that has computed meanwhile, or waits for a processor or the disk, is given `MAX_MISSED_PINGS` times
-        as long.
+        A process that used CPU time meanwhile, or waits for a CPU or the disk, may miss `MAX_MISSED_PINGS` pings.
         """
         if self._is_stopped():
             return False
         with self._sending, contextlib.suppress(OSError, EOFError):
-            if not self._silent:
+            if not self._missed_pings:
                 self._control.send_bytes(encode(Ping()))
             before = self._ticks()
             if self._control.poll(PING_TIMEOUT_SECONDS):
                 self._control.recv_bytes()
-                self._silent = 0
+                self._missed_pings = 0
                 return True
-            self._silent += 1
-            return self._silent < MAX_MISSED_PINGS and (self._ticks() > before or self._waits_for_its_turn())
+            self._missed_pings += 1
+            return self._missed_pings < MAX_MISSED_PINGS and (self._ticks() > before or self._waits_for_cpu_or_disk())
         return False
 
     def _is_stopped(self) -> bool:
-        """Whether a signal has stopped it: then there is nothing to wait for."""
+        """Return whether a signal has stopped the process, which then cannot answer."""
         return "T" in self._states()
 
-    def _waits_for_its_turn(self) -> bool:
+    def _waits_for_cpu_or_disk(self) -> bool:
         return not self._states().isdisjoint("RD")
 
     def _states(self) -> frozenset[str]:
-        """Those of its threads, as Linux names them; none when it has ended."""
+        """Return the states of its threads as Linux names them; empty after it has ended."""
         with contextlib.suppress(OSError):
             tasks = Path(f"/proc/{self._number}/task").iterdir()
-            return frozenset(fields[0] for fields in map(_stat, tasks) if fields)
+            return frozenset(fields[0] for fields in map(_read_stat, tasks) if fields)
         return frozenset()
 
     def _ticks(self) -> int:
-        """The processor time that it has had, in the system's units."""
-        fields = _stat(Path(f"/proc/{self._number}"))
+        """Return the CPU time used, in clock ticks."""
+        fields = _read_stat(Path(f"/proc/{self._number}"))
         return sum(map(int, fields[11:13]))
 
     def kill(self, reason: str) -> None:
-        """End it at once, and say why in the log."""
-        self._tell("engine_process_killed", reason=reason)
+        """Kill the process and log the reason."""
+        self._log_end("engine_process_killed", reason=reason)
         self.end()
 
     def has_ended(self) -> None:
-        """It has been found to have ended by itself, or by whom we do not know; the log is told."""
-        self._tell("engine_process_died")
+        """Record that the process ended unexpectedly, and log it."""
+        self._log_end("engine_process_died")
         self.end()
 
-    def _tell(self, event: str, **more: str) -> None:
-        """What has become of it, for the log; only who notices it first tells."""
-        if self._was_at is None:
-            self._was_at = self._at_work()
-            log.warning(event, store=self._store, process=self._number, statements=self._was_at, **more)
+    def _log_end(self, event: str, **more: str) -> None:
+        """Log what happened to the process; only the first event is logged."""
+        if self._last_statements is None:
+            self._last_statements = self._running_statements()
+            log.warning(event, store=self._store, process=self._number, statements=self._last_statements, **more)
 
-    def _at_work(self) -> list[str]:
+    def _running_statements(self) -> list[str]:
         return [
             each.statement.shape[:_MAX_LOGGED_STATEMENT_CHARS] for each in self.channels if each.statement is not None
         ]
 
     def end(self) -> None:
-        """End it, whatever it is at. What a file that was closed before holds is on the disk."""
+        """Kill the process. A file that was closed before is complete on disk."""
         self._is_lost = True
-        if self._was_at is None:
-            self._was_at = self._at_work()
-        if self._handle is not None:
+        if self._last_statements is None:
+            self._last_statements = self._running_statements()
+        if self._pidfd is not None:
             with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it once nobody asks it anything any more; its file can be opened by another one then."""
+        """Release the process once no request is pending; its file can then be opened by another process."""
         self.end()
         self._await_end()
         self._control.close()
         for channel in self.channels:
             channel.connection.close()
-        # The system gives its number to something else, which must not be what is ended next.
-        handle, self._handle = self._handle, None
+        # The process id may be reused; close the handle so that no later kill hits another process.
+        handle, self._pidfd = self._pidfd, None
         if handle is not None:
             os.close(handle)
 
     def _await_end(self) -> None:
-        """Wait until the system has taken back what it had, the lock on its file among it."""
-        if self._handle is not None:
+        """Wait until the system has released the process's resources, including the lock on its file."""
+        if self._pidfd is not None:
             ended = select.poll()
-            ended.register(self._handle, select.POLLIN)
+            ended.register(self._pidfd, select.POLLIN)
             ended.poll(1000 * PROCESS_EXIT_TIMEOUT_SECONDS)
 
 
 class Channel:
-    """One way to ask a process; for one thread at a time, but for `interrupt`."""
+    """Request channel to a process; not thread-safe, except for `interrupt`."""
 
     def __init__(self, process: Process, place: int, connection: Connection) -> None:
         self.process = process
@@ -205,7 +203,7 @@ class Channel:
         self._place = place
         self._requests = 0
         self.statement: Statement | None = None
-        """The statement of a caller's that it is at."""
+        """Caller's statement in progress."""
 
     def ask(
         self,
@@ -214,10 +212,12 @@ class Channel:
         seconds: float | None = None,
         broken_off: threading.Event | None = None,
     ) -> _Value:
-        """What the process answers, as ``kind``. Raises the errors of `kgserve.errors` that it names.
+        """Send a request and return the reply as ``kind``.
 
-        When it does not answer within so many ``seconds`` it is killed, and TimedOut raised; Lost when it has ended or
-        hangs. What is ``broken_off`` raises Unavailable.
+        Raises the errors from `kgserve.errors` that the process reports.
+
+        Kills the process and raises TimedOut if it does not reply within ``seconds``. Raises ProcessDied if the process
+        has ended or hangs, and Unavailable once ``broken_off`` is set.
         """
         self._requests += 1
         try:
@@ -226,9 +226,9 @@ class Channel:
             reply = receive_reply(self.connection)
         except (EOFError, OSError) as error:
             self.process.has_ended()
-            raise ProcessDied("the engine's process ended unexpectedly; it is begun again, so try once more") from error
+            raise ProcessDied("the engine's process ended unexpectedly and is being restarted; try again") from error
         except BaseException:
-            self._give_up()
+            self._discard_reply()
             raise
         if isinstance(reply, Failed):
             raise _error(reply)
@@ -238,23 +238,23 @@ class Channel:
         deadline = math.inf if seconds is None else time.monotonic() + seconds
         while not self.connection.poll(max(0.0, min(ENGINE_ANSWER_POLL_SECONDS, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
-                self.process.kill("a statement did not end when its time was up")
+                self.process.kill("a statement did not stop at its time limit")
                 raise TimedOut("the query ran into its time limit and was stopped")
             if broken_off is not None and broken_off.is_set():
                 self.process.end()
                 raise Unavailable("this store is closing; try again shortly")
             if not self.process.runs():
                 self.process.kill("it does not answer")
-                raise ProcessDied("the engine's process hung and was ended; it is begun again, so try once more")
+                raise ProcessDied("the engine's process hung and is being restarted; try again")
 
-    def _give_up(self) -> None:
-        """Take the answer that nobody waits for any more, so that it is not taken for that of the next request."""
+    def _discard_reply(self) -> None:
+        """Discard the reply to an abandoned request, so that it is not read as the reply to the next one."""
         if self.process.is_lost:
             return
         deadline = time.monotonic() + KILL_GRACE_SECONDS
         try:
             while time.monotonic() < deadline:
-                # The engine does not hear it while it plans.
+                # The engine ignores interrupts while it plans a query.
                 self.interrupt()
                 if self.connection.poll(INTERRUPT_RETRY_SECONDS):
                     self.connection.recv_bytes()
@@ -265,43 +265,46 @@ class Channel:
         self.process.kill("it did not stop when it was interrupted")
 
     def interrupt(self) -> None:
-        """Have what runs on it stop."""
+        """Stop the statement that runs on this channel."""
         self.process.interrupt(self._place, self._requests)
 
 
-def _stat(folder: Path) -> list[str]:
-    """What Linux tells of a process or thread, from its state on; nothing when that has ended."""
+def _read_stat(folder: Path) -> list[str]:
+    """Return the fields of a process's or thread's stat file from its state on; empty after it has ended."""
     with contextlib.suppress(OSError):
         return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return []
 
 
 class ForkServer:
-    r"""Where processes come from: one that has an engine imported, and forks. It is begun when it is first needed.
+    """Parent process with the engine imported, which forks engine processes. Started on first use.
 
-    It ends once nobody has needed it for a minute, unless it is `prepare`\ d.
+    It exits after a minute without requests, unless `prepare` was called.
     """
 
     def __init__(self, engine: EngineName) -> None:
         self._engine = engine
         self.log: tuple[LogFormat, LogLevel] = ("console", "info")
-        self._stays = False
+        self._is_persistent = False
         self._lock = threading.Lock()
         self._parent: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
     def prepare(self) -> None:
-        """Begin it and have it stay, so that a process is there at once."""
+        """Start the fork server and keep it running, so that processes start without delay."""
         with self._lock:
-            self._stays = True
-            self._begin()
+            self._is_persistent = True
+            self._start()
 
     def process(self, readers: int, store: str = "") -> Process:
-        """A new process for a store, with so many channels that read. Raises Unavailable when none can be had."""
-        ends = [_pair() for _ in range(readers + 2)]
+        """Return a new process for a store with ``readers`` reading channels.
+
+        Raises Unavailable if none can be started.
+        """
+        ends = [_connection_pair() for _ in range(readers + 2)]
         try:
             with self._lock:
-                number = self._forked([other.fileno() for _, other in ends])
+                number = self._fork([other.fileno() for _, other in ends])
         finally:
             for _, other in ends:
                 other.close()
@@ -309,21 +312,21 @@ class ForkServer:
         try:
             return Process(number, control, channels, store)
         except ProcessLookupError:
-            raise Unavailable("the engine's process ended as soon as it had begun; try again shortly") from None
+            raise Unavailable("the engine's process ended right after its start; try again shortly") from None
 
     def close(self) -> None:
-        """End it; the processes that it has made end with their channels."""
+        """Stop the fork server; the processes it created exit when their channels close."""
         with self._lock:
-            self._end()
+            self._stop()
 
-    def _begin(self) -> socket.socket:
+    def _start(self) -> socket.socket:
         if self._socket is not None and self._parent is not None and self._parent.poll() is None:
             return self._socket
-        self._end()
+        self._stop()
         own, other = socket.socketpair()
         with other:
-            environment = {**os.environ, "PYTHONPATH": _paths()}
-            seconds = "0" if self._stays else str(ENGINE_IDLE_TIMEOUT_SECONDS)
+            environment = {**os.environ, "PYTHONPATH": _python_path()}
+            seconds = "0" if self._is_persistent else str(ENGINE_IDLE_TIMEOUT_SECONDS)
             command = [
                 sys.executable,
                 "-P",
@@ -344,17 +347,17 @@ class ForkServer:
         self._socket = own
         return own
 
-    def _forked(self, ends: list[int]) -> int:
+    def _fork(self, ends: list[int]) -> int:
         for _ in range(2):
-            own = self._begin()
+            own = self._start()
             with contextlib.suppress(OSError):
                 socket.send_fds(own, [FORK_REQUEST], ends)
                 if len(answer := own.recv(8, socket.MSG_WAITALL)) == len(bytes(8)):
                     return int.from_bytes(answer, "little")
-            self._end()
-        raise Unavailable("no process can be begun for the engine; try again shortly", retry_after=2)
+            self._stop()
+        raise Unavailable("cannot start a process for the engine; try again shortly", retry_after=2)
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -364,37 +367,37 @@ class ForkServer:
             self._parent = None
 
 
-_nurseries: dict[EngineName, ForkServer] = {engine: ForkServer(engine) for engine in get_args(EngineName)}
-for _each in _nurseries.values():
+_fork_servers: dict[EngineName, ForkServer] = {engine: ForkServer(engine) for engine in get_args(EngineName)}
+for _each in _fork_servers.values():
     atexit.register(_each.close)
 
 
 def fork_server(engine: EngineName) -> ForkServer:
-    """The nursery of an engine; a process has one of each, for two folders may be open in it."""
-    return _nurseries[engine]
+    """Return the fork server of an engine. Two stores may use different engines, so each engine has its own."""
+    return _fork_servers[engine]
 
 
 def own_memory(number: int) -> int:
-    """Bytes of memory that a process alone has, in pages that it has written to; 0 when it has ended."""
+    """Return the private memory of a process in bytes (dirty and swapped pages); 0 after it has ended."""
     folder = Path(f"/proc/{number}")
     try:
         with contextlib.suppress(FileNotFoundError):
             lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()
             return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Swap:")))
-        # A kernel that does not tell what is shared.
+        # Kernels without smaps_rollup.
         pages = (folder / "statm").read_text(encoding="ascii").split()
         return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
 
-def _pair() -> tuple[Connection, Connection]:
+def _connection_pair() -> tuple[Connection, Connection]:
     own, other = socket.socketpair()
     return Connection(own.detach()), Connection(other.detach())
 
 
-def _paths() -> str:
-    """Where a new process finds this very package, whatever folder it is begun in."""
+def _python_path() -> str:
+    """Return the PYTHONPATH with which a new process imports this package from any working directory."""
     return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[4]), *filter(None, sys.path)]))
 
 

@@ -1,6 +1,6 @@
-"""What the server and an engine's process say to each other: a request, and the answer to it, one after the other.
+"""Messages between the server and an engine process: a request and its reply, in strict alternation.
 
-Both are MessagePack on a socket of the machine, with their length before them. Sums are 128 bits and go as text.
+Both are length-prefixed MessagePack on a local socket. Digests have 128 bits and are sent as text.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from kgserve.storage.model.fields import ColumnSet
 from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
 FORK_REQUEST = b"fork"
-"""What a nursery is sent with the ends of a new process's channels; it answers with the number of the process."""
+"""Message to the fork server, sent with the channels' file descriptors; the reply is the new process id."""
 
 
 class State(Stated, frozen=True, array_like=True):
-    """A `StoreState` on its way."""
+    """Serializable form of `StoreState`."""
 
 
 class FileOptions(msgspec.Struct, frozen=True):
-    """What an engine's file is opened with: page cache in bytes, threads per statement.
+    """Options for opening an engine file: page cache in bytes, threads per statement.
 
-    ``memory_bytes`` is what its process may take beside the page cache; 0 sets no bound.
+    ``memory_bytes``: limit of the process's memory in addition to the page cache; 0 for no limit.
     """
 
     cache_bytes: int = 512 << 20
@@ -39,14 +39,14 @@ class FileOptions(msgspec.Struct, frozen=True):
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
-    """Open a file, which is then the process's own."""
+    """Open a file."""
 
     path: str
     options: FileOptions
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A file that is open: the state it holds, its columns, if its schema is the present one."""
+    """Reply for an opened file: its state, its column set, and whether its schema is current."""
 
     state: State
     width: ColumnSet
@@ -54,9 +54,9 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True, tag=True):
-    """Apply a net change in one transaction, and record the state that it leads to, if there is one.
+    """Apply a net change in one transaction, and record the resulting state unless it is None.
 
-    Links are for files that have tables for them.
+    Links are sent only for files with link tables.
     """
 
     state: State | None
@@ -73,7 +73,7 @@ class Change(msgspec.Struct, frozen=True, tag=True):
 
     @classmethod
     def of(cls, net: NetChange, state: StoreState | None, *, linked: bool) -> Change:
-        """What is sent for a net change, with its links or without."""
+        """Build the request for a net change, including its links if ``linked``."""
         links = net if linked else NetChange()
         return cls(
             state and State.of(state),
@@ -91,7 +91,7 @@ class Change(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def net(self) -> NetChange:
-        """The net change that was meant."""
+        """Net change that the request describes."""
         net = NetChange()
         net.nodes_created = {row.id: row for row in self.nodes_created}
         net.nodes_updated = {row.id: row for row in self.nodes_updated}
@@ -106,7 +106,7 @@ class Change(msgspec.Struct, frozen=True, tag=True):
 
 
 class Build(msgspec.Struct, frozen=True, tag=True):
-    """Make a new file from a folder of rows and close it; it has the columns of a ``width`` in any case."""
+    """Build a new file from a folder of rows and close it; it has at least the columns of ``width``."""
 
     path: str
     rows: str
@@ -116,7 +116,7 @@ class Build(msgspec.Struct, frozen=True, tag=True):
 
 
 class Make(msgspec.Struct, frozen=True, tag=True):
-    """Make a new file of few rows, and leave it open."""
+    """Build a new file from a few rows, and leave it open."""
 
     path: str
     rows: Change
@@ -126,7 +126,7 @@ class Make(msgspec.Struct, frozen=True, tag=True):
 
 
 class Query(msgspec.Struct, frozen=True, tag=True):
-    """Run a statement of our own for so many seconds at most, 0 for any time; all its rows."""
+    """Run an internal statement and return all its rows; ``seconds`` is its time limit, 0 for none."""
 
     text: str
     parameters: dict[str, Any] = {}
@@ -134,9 +134,9 @@ class Query(msgspec.Struct, frozen=True, tag=True):
 
 
 class Read(msgspec.Struct, frozen=True, tag=True):
-    """Run a statement of a caller's for so many seconds at most, 0 for any time, and send its rows.
+    """Run a caller's statement and return its rows; ``seconds`` is its time limit, 0 for none.
 
-    Where it ``writes`` it may change the file of this process, within a trial.
+    With ``writes`` it may change the process's file, within a dry run.
     """
 
     statement: Statement
@@ -146,7 +146,10 @@ class Read(msgspec.Struct, frozen=True, tag=True):
 
 
 class RowsPart(msgspec.Struct, frozen=True):
-    """A piece of a statement's rows, each an array in JSON and a line: ``count`` end in it, ``more`` may follow."""
+    """Piece of the rows, each a JSON array on its own line.
+
+    ``count`` lines end in it; ``more`` says if pieces follow.
+    """
 
     lines: bytes
     count: int
@@ -154,7 +157,7 @@ class RowsPart(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What a statement answers: columns, their types, how many rows there are, and the first of them."""
+    """Reply to a statement: columns, types, total number of rows, and the first piece of rows."""
 
     columns: list[str]
     types: list[str]
@@ -163,28 +166,28 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Next(msgspec.Struct, frozen=True, tag=True):
-    """Send the next rows."""
+    """Send the next piece of rows."""
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
-    """Send no more rows of this statement."""
+    """Discard the remaining rows of the statement."""
 
 
 class Dump(msgspec.Struct, frozen=True, tag=True):
-    """Write all rows to a folder, from one snapshot; the state they are of."""
+    """Write all rows to a folder from one snapshot, and return their state."""
 
     folder: str
 
 
 class Try(msgspec.Struct, frozen=True, tag=True):
-    """Begin a trial: remember the file as it is, for a statement is to change it."""
+    """Begin a dry run by opening a snapshot of the file before a statement changes it."""
 
 
 class Compare(msgspec.Struct, frozen=True, tag=True):
-    """What is not as it was when the trial began, within reach of the statement.
+    """Compare the file with the snapshot of the dry run, within the scope of the statement.
 
-    There were so many ``nodes`` and ``edges``; ``folder`` is for rows on the way. In a file that is ``new`` nothing is
-    doubtful.
+    ``nodes`` and ``edges`` are the counts before the statement. ``folder`` is for temporary rows. A ``new`` file is
+    never doubtful.
     """
 
     reach: WriteScope
@@ -195,9 +198,9 @@ class Compare(msgspec.Struct, frozen=True, tag=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A row as it is now and as it was, each by field; a value may be None, for a statement may leave it out.
+    """Row after and before a change, by field; a value may be None if a statement left it out.
 
-    Extras are fields like others; times are microseconds, lists JSON.
+    Extras are ordinary fields, times are in microseconds, lists are JSON.
     """
 
     now: dict[str, Any]
@@ -205,14 +208,14 @@ class Changed(msgspec.Struct, frozen=True):
 
     @property
     def edge_key(self) -> EdgeKey:
-        """The key of an edge."""
+        """Key of the edge."""
         return (self.now["source"], self.now["target"], self.now["relation_type"])
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Rows that are new or other than before, and the keys of those that are gone.
+    """New and changed rows, and the keys of deleted rows.
 
-    ``doubled`` are keys that more than one edge has now.
+    ``doubled``: keys shared by more than one edge.
     """
 
     nodes: list[Changed]
@@ -226,24 +229,24 @@ NO_DIFFERENCE = Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], dou
 
 
 class Doubtful(Exception):
-    """A copy that has been written to before does not hold what it should: try the statement on a new one."""
+    """Raised when a reused scratch copy does not hold the expected rows; the caller retries on a new copy."""
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What a statement has changed; where the engine met rows twice it is right but not ``sound``."""
+    """Changes made by a statement. Not ``sound`` if the engine returned rows twice; the changes are still correct."""
 
     difference: Difference
     sound: bool
 
 
 class Tried(msgspec.Struct, frozen=True, tag=True):
-    """End a trial; what it has changed stays."""
+    """End a dry run; its changes stay in the file."""
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag=True):
-    """Stop the statement that runs on a channel, if it is still that of its so manieth request.
+    """Stop the statement on ``channel`` if it belongs to request number ``request``.
 
-    It comes another way than requests do: without the number it could meet the next one.
+    Sent on the control channel, out of band: without the number it could hit the next request.
     """
 
     channel: int
@@ -251,26 +254,26 @@ class Interrupt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
-    """Say that the process still runs."""
+    """Check that the process is responsive."""
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
-    """Close the file, so that it can be opened as it is."""
+    """Close the file without changes, so that it can be reopened."""
 
 
-_OfFiles = Build | Make | Open | Change | Dump | Close
-_OfStatements = Query | Read | Next | Leave | Try | Compare | Tried | Interrupt | Ping
-Request = _OfFiles | _OfStatements
+_FileRequest = Build | Make | Open | Change | Dump | Close
+_StatementRequest = Query | Read | Next | Leave | Try | Compare | Tried | Interrupt | Ping
+Request = _FileRequest | _StatementRequest
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """It was done; what was asked for."""
+    """Reply to a successful request."""
 
     value: msgspec.Raw
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """It was not: the kind of the error, by the name of its class, its message, and the faults of an input."""
+    """Reply to a failed request: error class name, message, and the invalid fields of an input."""
 
     kind: str
     message: str
@@ -281,10 +284,10 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def receive_request(connection: Connection) -> Request:
-    """The next request. Raises EOFError when the server is gone."""
+    """Return the next request. Raises EOFError if the server has closed the channel."""
     return msgpack_decoder(Request).decode(connection.recv_bytes())
 
 
 def receive_reply(connection: Connection) -> Done | Failed:
-    """The answer to a request. Raises EOFError when the process is gone."""
+    """Return the reply to a request. Raises EOFError if the process has ended."""
     return msgpack_decoder(Done | Failed).decode(connection.recv_bytes())

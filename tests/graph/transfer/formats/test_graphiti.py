@@ -113,10 +113,10 @@ def test_other_versions_and_other_files_are_refused(graphiti: Path, tmp_path: Pa
     whole = bytearray(graphiti.read_bytes())
     whole[4:12] = (38).to_bytes(8, "little")
     other.write_bytes(whole)
-    with pytest.raises(InvalidInput, match="has the storage version 38, and this engine reads 39"), foreign_file(other):
+    with pytest.raises(InvalidInput, match="has storage version 38, but this engine reads 39"), foreign_file(other):
         pass
     other.write_bytes(b"SQLite format 3\0")
-    with pytest.raises(InvalidInput, match="is no database file of Kùzu"), foreign_file(other):
+    with pytest.raises(InvalidInput, match=r"is not a Kùzu 0\.11 database file"), foreign_file(other):
         pass
 
 
