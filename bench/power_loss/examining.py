@@ -69,8 +69,6 @@ def _compared(store: Store, ledger: Ledger, choice: random.Random) -> tuple[floa
     related = _patiently(lambda: store.cypher("MATCH (:Entity)-[r]->(:Entity) RETURN count(r)").rows[0][0])
     if (counted, related) != (len(nodes), len(lines) - len(nodes)):
         wrong.append(f"the engine counts {counted} nodes and {related} edges, not {len(nodes)} of {len(lines)} rows")
-            f"the engine counts {counted} nodes and {related} edges, not {len(nodes)} nodes of {len(lines)} lines"
-        )
     if (listed := {node.id for node in store.nodes()}) != nodes:
         wrong.append(f"the list has {len(listed)} nodes, not {len(nodes)}")
     settled = ledger.settled_units()
