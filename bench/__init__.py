@@ -1,6 +1,6 @@
-"""Benches on real data. Each prints absolute figures and ratios against a baseline measured in the same run.
+"""Benchmarks on real data. Each prints absolute figures and ratios against a baseline measured in the same run.
 
-Where one uses the bare engine, it is the one that KGSERVE_ENGINE names.
+Benchmarks of the bare engine use the engine that KGSERVE_ENGINE names.
 """
 
 from kgserve.platform.settings import load

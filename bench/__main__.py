@@ -1,4 +1,4 @@
-"""Run benches of speed, size and quality by name, or all of them: `python -m bench [NAME] [options of its own]`."""
+"""Run benchmarks of speed, size and quality by name, or all of them: `python -m bench [NAME] [options]`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 1 when an exact check failed, 2 for an unknown name."""
+    """Run the named benchmarks. Return 1 when an exact check failed, 2 for an unknown name."""
     if not arguments or arguments[0].startswith("-"):
         return max(bench(arguments) for bench in BENCHES.values())
     name, *options = arguments
     if name not in BENCHES:
-        print(f"no such bench: {name}; there are {', '.join(BENCHES)}", file=sys.stderr)
+        print(f"unknown bench: {name}. Benches: {', '.join(BENCHES)}", file=sys.stderr)
         return 2
     return BENCHES[name](options)
 

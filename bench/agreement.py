@@ -1,4 +1,4 @@
-"""Whether everything that a store keeps beside its journal says the same: engine, catalog, history and indexes."""
+"""Consistency check of a store's projections: engine, catalog, history and indexes against the journal's rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from urllib.parse import quote
 from bench.server import Client
 
 PATIENCE = 60.0
-"""Seconds until indexes must have caught up."""
+"""Seconds that indexes have to catch up."""
 _PAGE = 1_000
 _COUNTS = {"nodes": "MATCH (n:Entity) RETURN count(*)", "edges": "MATCH ()-[r:RELATES_TO]->() RETURN count(*)"}
 
 
 def disagreements(client: Client, store: str) -> list[str]:
-    """What does not agree, in words; nobody may write to the store meanwhile."""
+    """Return the inconsistencies as text. The store must not be written meanwhile."""
     api = f"/api/memory/{store}"
     lines = client.export(store)
     rows = {kind: [line for line in lines if line["kind"] == kind[:-1]] for kind in _COUNTS}
@@ -29,14 +29,16 @@ def disagreements(client: Client, store: str) -> list[str]:
     listed, exported = list(_listed(client, api)), sorted(node["id"] for node in rows["nodes"])
     if listed != exported:
         missing, alien = sorted({*exported} - {*listed}), sorted({*listed} - {*exported})
-        wrong.append(f"the catalog lists {len(listed)} of {len(exported)} nodes; not {missing[:3]}, but {alien[:3]}")
+        wrong.append(
+            f"the catalog lists {len(listed)} of {len(exported)} nodes; missing: {missing[:3]}, unexpected: {alien[:3]}"
+        )
     if _sorted(client.export(f"{store}", f"?as_of={stats['sequence']}")) != _sorted(lines):
-        wrong.append("the history as of the last commit is not the present")
+        wrong.append("the history as of the last commit differs from the current state")
     return wrong + _of_indexes(client, api, sum(bool(node["content"]) for node in rows["nodes"]))
 
 
 def _listed(client: Client, api: str) -> Iterator[str]:
-    """All ids in the catalog's order."""
+    """Yield all ids in the catalog's order."""
     cursor = ""
     while True:
         page = client.call("GET", f"{api}/nodes?limit={_PAGE}{cursor}")
@@ -51,7 +53,7 @@ def _sorted(lines: list[Any]) -> list[str]:
 
 
 def _of_indexes(client: Client, api: str, texts: int) -> list[str]:
-    """Waits until the indexes of the present have seen everything."""
+    """Wait until the indexes of the current state have caught up. Return the inconsistencies."""
     end = time.monotonic() + PATIENCE
     while True:
         indexes = [

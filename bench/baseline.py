@@ -1,4 +1,4 @@
-"""The bare engine with the same rows, without server and journal, and the time of one synced write."""
+"""Baseline: the bare engine with the same rows, without server and journal, and the duration of one synced write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = Path(__file__).parent.parent / "schema"
 # The edges of WordNet in one statement overflow a pool of 256 MiB.
 POOL_BYTES = 1 << 30
 RECORD_BYTES = 2_048
-"""About what a journal needs for 5 nodes and 5 edges."""
+"""Approximate size of a journal record of 5 nodes and 5 edges."""
 LOAD_NODES = (
     "LOAD FROM $rows CREATE (n:Entity {id: i, type: t, content: c, attributes: a,"
     " version: 1, sequence: 1, created_at: m, updated_at: m})"
@@ -32,7 +32,7 @@ LOAD_EDGES = (
 
 
 class Engine:
-    """One bare database, opened as the server opens its own: no automatic checkpoints, bounded address space."""
+    """A bare database with the server's options: no automatic checkpoints, bounded address space."""
 
     def __init__(self, path: Path) -> None:
         assert importlib.util  # the engine's Arrow scan fails where it is not imported

@@ -1,4 +1,4 @@
-"""Faults of a cluster's machines, by name."""
+"""Faults of a cluster's machines by name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Strike = Callable[[list[Machine], Machine], None]
 
 
 class Fault(NamedTuple):
-    """What is done to a machine, for how long it stays so, and how it is undone.
+    """A fault: its description, how to cause and undo it, and its duration in seconds.
 
-    It befalls the machine of a number, where only that one can be struck so, and else the one that serves most stores.
+    It strikes the machine with the number ``at``, if set, else the machine that serves the most stores.
     """
 
     what: str
@@ -76,11 +76,11 @@ def _restart_each(among: list[Machine], _: Machine) -> None:
 
 
 def _nothing(_: list[Machine], __: Machine) -> None:
-    """Leave everything as it is."""
+    """Do nothing."""
 
 
 def _at(strike: Callable[[Machine], None]) -> Strike:
-    """Strike the one machine."""
+    """Strike one machine only."""
     return lambda _, machine: strike(machine)
 
 
@@ -89,11 +89,9 @@ def _start_again(among: list[Machine], machine: Machine) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "kill": Fault("node killed, started again at once", _kill_node, _nothing, 0),
-    "loss": Fault("node and NATS server killed, away for 20 s", _at(Machine.kill), _start_again),
-    "power": Fault(
-        "machine without power for 20 s, which forgets what was not synced", _at(Machine.lose_power), _start_again
-    ),
+    "kill": Fault("node killed, restarted immediately", _kill_node, _nothing, 0),
+    "loss": Fault("node and NATS server killed, down for 20 s", _at(Machine.kill), _start_again),
+    "power": Fault("machine without power for 20 s; unsynced data is lost", _at(Machine.lose_power), _start_again),
     "blackout": Fault(
         "all machines without power, one after the other, as in `power`",
         _black_out,
@@ -106,13 +104,13 @@ FAULTS: dict[str, Fault] = {
         _at(lambda it: it.node.send(signal.SIGCONT)),
     ),
     "cut": Fault("machine cut off for 20 s", _at(Machine.cut), _at(Machine.plug)),
-    "half": Fault("machine hears others, who do not hear it, for 20 s", _at(Machine.mute), _at(Machine.unmute)),
+    "half": Fault("packets from the machine to others lost for 20 s", _at(Machine.mute), _at(Machine.unmute)),
     "server": Fault(
-        "NATS server killed, leader of a third of the shards, away for 20 s",
+        "NATS server killed, leader of a third of the shards, down for 20 s",
         _at(lambda it: it.server.stop()),
         lambda among, machine: start_server(machine, among),
     ),
-    "servers": Fault("all NATS servers killed within 300 ms, started again", _kill_servers, _start_servers, 0),
+    "servers": Fault("all NATS servers killed within 300 ms, restarted", _kill_servers, _start_servers, 0),
     "clock": Fault(
         "clock of a node an hour ahead, then an hour behind",
         _set_clock,
@@ -121,7 +119,7 @@ FAULTS: dict[str, Fault] = {
         at=0,
     ),
     "disk": Fault("disk of a node full for 20 s", _at(Machine.fill_disk), _at(Machine.empty_disk), at=-1),
-    "rolling": Fault("each node ended by SIGTERM and started again, one after the other", _restart_each, _nothing, 0),
+    "rolling": Fault("each node stopped by SIGTERM and restarted, one after the other", _restart_each, _nothing, 0),
     "move": Fault("stores moved to other nodes", _nothing, _nothing, 0),
     "calm": Fault("nothing", _nothing, _nothing),
 }

@@ -1,4 +1,4 @@
-"""What clients of a cluster were told, and what of it cannot have been: pure functions of a history and its end."""
+"""Consistency check of a cluster: pure functions of the clients' history and the final state of the stores."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal
 import msgspec
 
 End = Mapping[int, int]
-"""What a store holds in the end: each value with its commit."""
+"""Final content of a store: each value with its commits."""
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One call, and what its caller was told. Each value is written to its store once; times are in seconds.
+    """One call and its result as the client saw it. Each value is written once; times are in seconds.
 
-    A write puts a node of its own, and its value into one node that all writes of the store have in common; a read is
-    of that one. ``sequence`` is the commit that was told. Of an ``unknown`` write nobody knows whether it was done, or
-    will be. A ``repeated`` one may have been done twice, by a client that asks again by itself.
+    A write puts its own node, and its value into a node that all writes to the store share; a read reads the shared
+    node. ``sequence`` is the acknowledged commit. ``unknown``: the write may or may not have been executed, or may
+    still be. ``repeated``: a retrying client may have executed the write twice.
     """
 
     store: str
@@ -31,7 +31,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One thing that must not be."""
+    """One contradiction."""
 
     kind: Literal["lost", "doubled", "reordered", "stale", "back", "untold", "differing"]
     store: str
@@ -39,7 +39,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def violations(history: Iterable[Operation], ends: Mapping[str, Mapping[str, End]]) -> list[Violation]:
-    """What contradicts itself; ``ends`` are the stores as they were read in the end, by node and store."""
+    """Return the contradictions of a history; ``ends`` are the final contents of the stores as read from each node."""
     stores: dict[str, list[Operation]] = defaultdict(list)
     for each in history:
         stores[each.store].append(each)
@@ -53,7 +53,7 @@ def _of_store(store: str, told: list[Operation], ends: Mapping[str, Mapping[str,
     for node, end in seen.items():
         if end != first:
             odd = sorted(end.items() ^ first.items())[:3]
-            yield Violation("differing", store, f"node {node} ends otherwise than {next(iter(seen))}: {odd}")
+            yield Violation("differing", store, f"node {node} differs from {next(iter(seen))}: {odd}")
     writes = [each for each in told if each.kind == "write"]
     for each in writes:
         yield from _kept(each, first)
@@ -65,18 +65,18 @@ def _of_store(store: str, told: list[Operation], ends: Mapping[str, Mapping[str,
 
 
 def _kept(write: Operation, end: End) -> Iterator[Violation]:
-    """A write against the end: there if that was told, under the commit that was told, and not there if refused."""
+    """Check a write against the final content: present at its acknowledged commit, absent if it was rejected."""
     found = end.get(write.value)
     if write.outcome == "ok" and found is None:
-        yield Violation("lost", write.store, f"{write.value} was acknowledged as {write.sequence}, and is not there")
+        yield Violation("lost", write.store, f"{write.value} was acknowledged as {write.sequence}, but is missing")
     elif write.outcome == "ok" and found != write.sequence and not write.repeated:
         yield Violation("doubled", write.store, f"{write.value} was acknowledged as {write.sequence}, and is {found}")
     elif write.outcome == "fail" and found is not None:
-        yield Violation("untold", write.store, f"{write.value} was refused, and is there as {found}")
+        yield Violation("untold", write.store, f"{write.value} was rejected, but is present as {found}")
 
 
 def _apart(store: str, writes: list[Operation], end: End) -> Iterator[Violation]:
-    """No commit is two writes'."""
+    """Check that no commit belongs to two writes."""
     for what, pairs in {
         "told": [(each.sequence, each.value) for each in writes if each.outcome == "ok"],
         "kept": [(sequence, value) for value, sequence in end.items()],
@@ -88,35 +88,35 @@ def _apart(store: str, writes: list[Operation], end: End) -> Iterator[Violation]
 
 
 def _in_order(writes: list[Operation], end: End) -> Iterator[Violation]:
-    """A write that began after another was acknowledged comes behind it, as told and as kept."""
+    """Check that a write that began after another's acknowledgement has a later commit."""
     for each, known in _after(writes, lambda other: other.outcome == "ok"):
         came = {each.sequence} if each.outcome == "ok" else set[int]()
         came |= {end[each.value]} if each.value in end else set()
         if known is not None and any(sequence < known.sequence for sequence in came):
-            told = f"{each.value} is {min(came)}, and began after {known.value} was acknowledged as {known.sequence}"
+            told = f"{each.value} is {min(came)}, but began after {known.value} was acknowledged as {known.sequence}"
             yield Violation("reordered", each.store, told)
 
 
 def _fresh(told: list[Operation]) -> Iterator[Violation]:
-    """A read sees what was acknowledged before it began, and no less than what was read before."""
+    """Check that a read returns everything acknowledged before it began, and never goes back in time."""
     reads = [each for each in told if each.kind == "read" and each.outcome == "ok"]
     acknowledged = [each for each in told if each.kind == "write" and each.outcome == "ok"]
     kinds: dict[Literal["stale", "back"], list[Operation]] = {"stale": acknowledged, "back": reads}
     for kind, before in kinds.items():
         for each, known in _after(reads, lambda _: True, before):
             if known is not None and each.sequence < known.sequence:
-                yield Violation(kind, each.store, f"{each.sequence} was read, and {known.sequence} known before")
+                yield Violation(kind, each.store, f"{each.sequence} was read, but {known.sequence} was known before")
 
 
 def _read(read: Operation, end: End) -> Iterator[Violation]:
     if read.value not in end:
-        yield Violation("lost", read.store, f"{read.value} was read as {read.sequence}, and is not there")
+        yield Violation("lost", read.store, f"{read.value} was read as {read.sequence}, but is missing")
 
 
 def _after(
     each_of: list[Operation], counts: Callable[[Operation], bool], among: list[Operation] | None = None
 ) -> Iterator[tuple[Operation, Operation | None]]:
-    """Each operation with the highest commit that was told before it began; they are in the order of beginning."""
+    """Yield each operation, ordered by start, with the highest commit acknowledged before it began."""
     waiting = sorted(filter(counts, each_of if among is None else among), key=lambda each: each.ended)
     highest: Operation | None = None
     at = 0
@@ -129,6 +129,6 @@ def _after(
 
 
 def gap(history: Iterable[Operation], since: float) -> float | None:
-    """Seconds until the first write that was acknowledged of those that began after a moment, if one was."""
+    """Return the seconds from ``since`` to the first acknowledged write that began after it; None without one."""
     ended = [each.ended for each in history if each.kind == "write" and each.outcome == "ok" and each.began >= since]
     return min(ended) - since if ended else None

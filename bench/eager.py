@@ -1,7 +1,7 @@
-"""A server whose views follow, fold and are compacted all the time, and that says when: `python -m bench.eager serve`.
+"""Server with continuously updated projections, which logs each step: `python -m bench.eager serve`.
 
-The limits that only large stores reach are made small, and each moment that a bench wants to hit is logged when it
-begins and when it ends. Nothing else differs from `kgserve`.
+Limits that only large stores reach are reduced. Each moment that a benchmark targets is logged at its start and end.
+Everything else is as in `kgserve`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = structlog.get_logger()
 
 
 def begins(moment: str) -> str:
-    """The event that is logged when a moment begins."""
+    """Return the event that is logged at the start of a moment."""
     return f"{moment}_begins"
 
 
 def ends(moment: str) -> str:
-    """The event that is logged when it has ended."""
+    """Return the event that is logged at the end of a moment."""
     return f"{moment}_ends"
 
 

@@ -1,7 +1,7 @@
-"""Engine processes that are asked too much, killed, crashed or stopped, while others ask: `python -m bench.engine`.
+"""Engine processes under overload, kills, crashes and stops, with concurrent clients: `python -m bench.engine`.
 
-`[--only bombs|struck] [--quick]`. Nothing acknowledged may be lost, the server's own memory must not grow, and Cypher
-must answer again.
+Options: `[--only bombs|struck] [--quick]`. No acknowledged write may be lost, the server's own memory must not grow,
+and Cypher must answer again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Durations = dict[str, list[float]]
 
 
 def bombs(*, quick: bool) -> Report:
-    """Statements that want too much: every kind, or every statement."""
+    """Run statements that exceed resource limits: one of every kind, or all of them."""
     settings: dict[str, object] = {
         "indexes": False,
         "query_timeout": TIMEOUT_SECONDS,
@@ -60,7 +60,7 @@ def bombs(*, quick: bool) -> Report:
         report.check("answers that are a defect", f"{statuses[500]} of 500", statuses[500] == 0)
         report.at_most("growth of the server's own memory", f"{grown:.0f} MiB", grown, 50, "MiB")
         report.at_most("the largest engine process", f"{largest:.0f} MiB", largest, MAX_ENGINE_MIB, "MiB")
-        report.at_most("the longest statement", f"{longest:.2f} s", longest, TIMEOUT_SECONDS + 1, "s")
+        report.at_most("the slowest statement", f"{longest:.2f} s", longest, TIMEOUT_SECONDS + 1, "s")
         _compare(report, before, meanwhile, 2.0)
         rows = [_ask(client, each, COUNT)[1].get("rows") for each in (STORE, OTHER)]
         report.check("both stores answer", str(rows), rows == [[[NODES]]] * 2)
@@ -68,7 +68,7 @@ def bombs(*, quick: bool) -> Report:
 
 
 class Rounds:
-    """What is asked and struck, round for round, and what was acknowledged: the contents of nodes by id."""
+    """Rounds of work and signals, and the acknowledged contents of nodes by id."""
 
     def __init__(self, server: Server, client: Client) -> None:
         self.acknowledged: dict[str, str] = {}
@@ -79,7 +79,7 @@ class Rounds:
         self.at: dict[str, Callable[[int], None]] = {"read": self._read, "follow": self._follow, "write": self._write}
 
     def strike(self, number: int, work: str, blow: signal.Signals) -> float:
-        """Hit a process of the store while it is at some work; return the seconds until Cypher answers again."""
+        """Signal an engine process of the store during some work. Return the seconds until Cypher answers again."""
         working = threading.Thread(target=self.at[work], args=(number,))
         working.start()
         time.sleep(self._choice.random() * (0.05 if work == "follow" else 0.3))
@@ -118,9 +118,9 @@ class Rounds:
 
 
 def struck(*, quick: bool) -> Report:
-    """Processes that crash, are killed or stop while they read, follow and write."""
+    """Crash, kill or stop engine processes while they read, follow and write."""
     rounds = 9 if quick else 100
-    report = Report(f"struck: {rounds} blows to engine processes of a small store")
+    report = Report(f"struck: {rounds} signals to engine processes of a small store")
     with _filled(HASHING | {"query_timeout": 10.0}, "a few words") as (server, client):
         client.settle(STORE)
         with _others(server) as before:
@@ -133,7 +133,7 @@ def struck(*, quick: bool) -> Report:
                 work, blow = kinds[number % len(kinds)]
                 back.setdefault(f"{blow.name} in mid-{work}", []).append(1000 * played.strike(number, work, blow))
         _check_kept(report, client, played.acknowledged)
-        report.fact("rounds without a process to strike", str(played.missed))
+        report.fact("rounds without a process to signal", str(played.missed))
         for what, each in back.items():
             report.at_most(f"{what}: Cypher back after", str(times(each)), max(each), 2000, "ms")
         _compare(report, before, meanwhile, 1.5)
@@ -158,7 +158,7 @@ def _ask(client: Client, store: str, query: str, **more: object) -> tuple[int, A
 
 @contextmanager
 def _filled(settings: dict[str, object], content: str) -> Generator[tuple[Server, Client]]:
-    """A server with both stores, their engines open."""
+    """Yield a server with both stores and their engines open."""
     with serving(settings) as (server, client):
         for store, text in ((STORE, content), (OTHER, "a few words")):
             nodes = ({"kind": "node", "id": f"n{number}", "type": "t", "content": text} for number in range(NODES))
@@ -174,7 +174,7 @@ def _filled(settings: dict[str, object], content: str) -> Generator[tuple[Server
 
 @contextmanager
 def _others(server: Server) -> Generator[Durations]:
-    """Milliseconds of statements of the other store, and of walks of the struck one, while the block runs."""
+    """Yield concurrent durations in ms: statements on the other store, and traversals of the struck one."""
     asked = {
         "a statement of another store": request(
             "POST", f"/api/memory/{OTHER}/cypher", {"query": "MATCH (e:Entity {id: 'n7'}) RETURN e.id"}
@@ -195,7 +195,7 @@ def _others(server: Server) -> Generator[Durations]:
 
 @contextmanager
 def _watch(server: Server) -> Generator[dict[str, float]]:
-    """The largest memory of the server and of an engine process, in MiB, while the block runs."""
+    """Yield the maximum memory of the server and of an engine process in MiB, measured concurrently."""
     peaks = {"server": 0.0, "process": 0.0}
 
     def look(over: threading.Event) -> None:
@@ -248,7 +248,7 @@ PARTS: dict[str, Callable[..., Report]] = {"bombs": bombs, "struck": struck}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a table for each part. Exit code 1 when an exact check failed."""
+    """Print a table for each part. Return 1 when an exact check failed."""
     return run_parts(PARTS, parser("engine", (__doc__ or "").split(":", 1)[0], PARTS).parse_args(arguments))
 
 

@@ -1,4 +1,4 @@
-"""Statements that want too much, by kind. The guard lets all of them through: they reach the engine."""
+"""Statements that exceed resource limits, by kind. The guard accepts all of them, so they reach the engine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the server's process takes: `python -m bench.footprint [--only idle|stores|wordnet] [--quick]`.
+"""Resource usage of the server process: `python -m bench.footprint [--only idle|stores|wordnet] [--quick]`.
 
-Memory of its own and pages of files are listed apart; the kernel takes the second back when it needs them.
+Anonymous memory and file pages are listed separately; the kernel reclaims file pages when needed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bench.server import HASHING, Client, Server, scratch_folder, serving
 
 NODES = 20
 REST_SECONDS, QUICK_REST_SECONDS = 60.0, 5.0
-# A machine that swaps measures nothing, and may be shared.
+# A swapping machine yields no valid measurement, and may be shared.
 MIN_FREE_MIB = 4096
 
 
 class Footprint(NamedTuple):
-    """Mebibytes of the process, and what else it holds."""
+    """Memory of the process in MiB, and its threads and descriptors."""
 
     own: float
     files: float
@@ -33,20 +33,20 @@ class Footprint(NamedTuple):
 
     @override
     def __str__(self) -> str:
-        """Format all of it for a table."""
+        """Format all figures for a table."""
         memory = f"{self.own + self.files:,.0f} MiB: {self.own:,.0f} its own, {self.files:,.0f} of files"
         return f"{memory}; {self.threads} threads, {self.descriptors} descriptors"
 
 
 def footprint(server: Server, rest: float = 0.0) -> Footprint:
-    """Return what the process takes after some seconds of rest."""
+    """Return the process's resource usage after ``rest`` seconds of idling."""
     time.sleep(rest)
     own = server.mebibytes("RssAnon") + server.mebibytes("RssShmem")
     return Footprint(own, server.mebibytes("RssFile"), server.threads(), server.descriptors())
 
 
 def idle(*, quick: bool) -> Report:
-    """A server without requests, without and with the embedding model in memory."""
+    """Measure an idle server, without and with the embedding model in memory."""
     report, rest = Report("memory: idle"), QUICK_REST_SECONDS if quick else REST_SECONDS
     with serving(HASHING) as (server, client):
         client.call("GET", "/health")
@@ -58,7 +58,7 @@ def idle(*, quick: bool) -> Report:
         found = client.call("POST", "/api/memory/one/search", {"query": "a thing", "mode": "semantic"})
         loaded = footprint(server, rest)
     if found["degraded"]:
-        report.notes.append("no embedding model is prepared: what it takes was not measured")
+        report.notes.append("no embedding model is prepared; its memory was not measured")
     else:
         report.at_most("with the model, and a small store", str(loaded), loaded.own + loaded.files, 250, "MiB")
     report.notes.append(f"{rest:.0f} s after the last request")
@@ -66,7 +66,7 @@ def idle(*, quick: bool) -> Report:
 
 
 def stores(*, quick: bool) -> Report:
-    """Small stores, all open and at rest."""
+    """Measure many small stores, all open and idle."""
     report, rest = Report(f"memory: small stores of {NODES} nodes, all open"), QUICK_REST_SECONDS if quick else 30
     counts = (1, 12) if quick else (1, 64, 500)
     with serving(HASHING | {"max_open_stores": counts[-1]}) as (server, client):
@@ -75,7 +75,7 @@ def stores(*, quick: bool) -> Report:
         for before, count in zip((0, *counts), counts, strict=False):
             for number in range(before, count):
                 if _free() < MIN_FREE_MIB:
-                    report.notes.append(f"stopped at {number} stores: {MIN_FREE_MIB:,} MiB of the machine stay free")
+                    report.notes.append(f"stopped at {number} stores, with {MIN_FREE_MIB:,} MiB of memory left")
                     return report
                 client.call("POST", f"/api/memory/store-{number:03d}/inject", _batch(number))
             found.append(footprint(server, rest))
@@ -88,7 +88,7 @@ def stores(*, quick: bool) -> Report:
 
 
 def large(*, quick: bool) -> Report:
-    """WordNet with both indexes, at rest after its import, and at rest after a start and a few questions."""
+    """Measure WordNet with both indexes, idle after its import, and idle after a restart and a few requests."""
     report, rest = Report("memory: WordNet with both indexes"), QUICK_REST_SECONDS if quick else REST_SECONDS
     with scratch_folder() as folder:
         file = wordnet.exchange_file()
@@ -113,7 +113,7 @@ def _ask(client: Client) -> None:
 
 
 def _free() -> float:
-    """Return the mebibytes that the machine could give."""
+    """Return the available memory of the machine in MiB."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable:"))
 
@@ -130,7 +130,7 @@ PARTS: dict[str, Callable[..., Report]] = {"idle": idle, "stores": stores, "word
 
 def main(arguments: Sequence[str]) -> int:
     """Print a table for each part."""
-    return run_parts(PARTS, parser("footprint", "What the server's process takes.", PARTS).parse_args(arguments))
+    return run_parts(PARTS, parser("footprint", "Resource usage of the server process.", PARTS).parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Graphs by seed, as records of the exchange format: a dense one of a known shape, and one of any size."""
+"""Generated graphs, as records of the exchange format: a dense one of a known shape, and one of any size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SEED = 20_150_726
 DENSE_NODES = 14_505
 DENSE_EDGES = 272_115
 DENSE_TYPES = 237
-# With these the busiest node has about 1,500 edges out, the most wanted one about 7,500 in: as there.
+# These exponents give maximum degrees of about 1,500 out and 7,500 in, as in FB15k-237.
 _OUT, _IN, _TYPE = 0.55, 0.8, 0.75
 _WORDS = "river city film actor award team season country language music party school year person place record"
 
 GROWN_DEGREE = 4
 GROWN_ROWS = 1 + GROWN_DEGREE
-"""Rows that each node of a grown graph brings: itself and its edges."""
+"""Rows per node of a grown graph: the node and its edges."""
 
 Record = dict[str, Any]
 
@@ -42,14 +42,14 @@ def read(path: Path) -> Rows:
 
 
 def file_blocks(path: Path) -> Iterator[bytes]:
-    """A file in blocks of 256 KiB."""
+    """Yield a file in blocks of 256 KiB."""
     with path.open("rb") as file:
         while block := file.read(1 << 18):
             yield block
 
 
 def dense(seed: int = SEED) -> Iterator[Record]:
-    """Nodes, then edges, all distinct, degrees and types heavy-tailed, weights from 0 to 1."""
+    """Yield nodes, then edges, all distinct, with heavy-tailed degrees and types and weights from 0 to 1."""
     choice, words = random.Random(seed), _WORDS.split()
     ids = [f"e{number:05d}" for number in range(DENSE_NODES)]
     for number, id_ in enumerate(ids):
@@ -60,7 +60,7 @@ def dense(seed: int = SEED) -> Iterator[Record]:
     kinds = [f"relation_{number:03d}" for number in range(DENSE_TYPES)]
     tails = [_tail(DENSE_NODES, _OUT), _tail(DENSE_NODES, _IN), _tail(DENSE_TYPES, _TYPE)]
     while len(seen) < DENSE_EDGES:
-        # Each node is a source once, so that none stands alone.
+        # Each node is a source once, so that none is isolated.
         source = ids[len(seen)] if len(seen) < DENSE_NODES else choice.choices(sources, cum_weights=tails[0])[0]
         target = choice.choices(targets, cum_weights=tails[1])[0]
         key = (source, target, choice.choices(kinds, cum_weights=tails[2])[0])
@@ -70,7 +70,7 @@ def dense(seed: int = SEED) -> Iterator[Record]:
 
 
 def grown(first: int, last: int, seed: int = SEED) -> Iterator[Record]:
-    """Nodes `first` to `last` - 1 of a graph that only grows, then their edges, to nodes before them."""
+    """Yield nodes `first` to `last` - 1 of a growing graph, then their edges to earlier nodes."""
     for number in range(first, last):
         content = f"Number {number}, one of many that were written down in turn."
         yield _node(grown_id(number), "number", content, number)
@@ -80,26 +80,26 @@ def grown(first: int, last: int, seed: int = SEED) -> Iterator[Record]:
 
 
 def grown_id(number: int) -> str:
-    """The id of a node of a grown graph."""
+    """Return the id of a node of a grown graph."""
     return f"g{number:08d}"
 
 
 def blocks(records: Iterable[Record], size: int = 2_000) -> Iterator[bytes]:
-    """Records as lines, some thousands in each block."""
+    """Yield records as lines, in blocks of ``size``."""
     encode, left = msgspec.json.Encoder().encode, iter(records)
     while some := [*islice(left, size)]:
         yield b"".join(encode(record) + b"\n" for record in some)
 
 
 def write(records: Iterable[Record], path: Path) -> Path:
-    """An exchange file of them."""
+    """Write records to an exchange file."""
     with path.open("wb") as file:
         file.writelines(blocks(records))
     return path
 
 
 def part(rows: Rows, nodes: int) -> Rows:
-    """The first so many nodes, and the edges between them."""
+    """Return the first ``nodes`` nodes and the edges between them."""
     known = {node["id"] for node in rows.nodes[:nodes]}
     return Rows(rows.nodes[:nodes], [edge for edge in rows.edges if edge["from"] in known and edge["to"] in known])
 
@@ -113,5 +113,5 @@ def _edge(source: str, target: str, relation_type: str) -> Record:
 
 
 def _tail(count: int, exponent: float) -> list[float]:
-    """Cumulative weights that fall as a power of the rank."""
+    """Return cumulative weights that fall as a power of the rank."""
     return list(accumulate((rank + 1) ** -exponent for rank in range(count)))

@@ -1,6 +1,6 @@
-"""What a store costs as it grows: `python -m bench.growth [--rows N …] [--quick] [--indexes]`.
+"""Cost of a store as it grows: `python -m bench.growth [--rows N …] [--quick] [--indexes]`.
 
-The graph by seed has four edges to each node, so that a walk of depth 2 gives an answer of the same size throughout.
+The generated graph has four edges per node, so that the size of a depth-2 traversal's answer is constant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Figures = dict[str, float]
 
 
 def run(folder: Path, rows: Sequence[int], repetitions: int, settings: dict[str, object]) -> list[Figures]:
-    """Return the figures at each size: milliseconds by kind, rows a second imported, MiB of memory."""
+    """Return the figures at each size: milliseconds by kind, imported rows per second, MiB of memory."""
     sizes: list[Figures] = []
     for before, after in zip((0, *rows), rows, strict=False):
         print(f"… {after:,} rows", file=sys.stderr)
@@ -58,7 +58,7 @@ def _measure(folder: Path, before: int, rows: int, repetitions: int, settings: d
 
 
 def _grow(server: Server, first: int, last: int) -> float:
-    """Import what is missing, and wait until all projections have seen it; return the seconds of the imports alone."""
+    """Import missing rows, and wait until all projections have caught up. Return the seconds of the imports alone."""
     seconds, step = 0.0, PART_ROWS // graphs.GROWN_ROWS
     with server.client() as client:
         for start in range(first, last, step):
@@ -71,9 +71,9 @@ def _grow(server: Server, first: int, last: int) -> float:
 
 
 def _open(folder: Path, settings: dict[str, object], nodes: int, *, kill: bool) -> tuple[float, float]:
-    """Return the milliseconds from a start to the first answer, and from then to the first walk.
+    """Return the milliseconds from a start to the first answer, and from then to the first traversal.
 
-    The server stops after a few writes, killed or in an orderly way, for the next start.
+    The server then stops after a few writes, killed or cleanly, for the next start.
     """
     start = time.perf_counter()
     with Server(folder, settings) as server:
@@ -107,24 +107,24 @@ def _ready(kind: str, rows: int, number: int, nodes: int) -> bytes:
 
 def report(rows: Sequence[int], sizes: Sequence[Figures], repetitions: int) -> Report:
     """Return the table of a run: each figure at each size, and the ratio of the last size to the first."""
-    made = Report(f"growth: a store by seed, over HTTP, at {', '.join(f'{size:,}' for size in rows)} rows")
+    table = Report(f"growth: a store by seed, over HTTP, at {', '.join(f'{size:,}' for size in rows)} rows")
     for what, first in sizes[0].items():
         figures = " / ".join(rounded(size[what]) for size in sizes)
         mark = ("≤", MAX_RATIO) if what.startswith(KINDS) else None
-        made.compare(what, figures, f"at {rows[0]:,} rows", sizes[-1][what] / first, mark)
-    made.notes += [
+        table.compare(what, figures, f"at {rows[0]:,} rows", sizes[-1][what] / first, mark)
+    table.notes += [
         f"p50 of {repetitions}, one start of each kind",
-        "ready: from the start of the process to the first answer; first walk: from then on",
+        "ready: from process start to the first answer; first walk: from then on",
     ]
-    return made
+    return table
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.growth", description="What a store costs as it grows.")
-    parser.add_argument("--rows", nargs="+", type=int, help=f"sizes, rising (default: {' '.join(map(str, ROWS))})")
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description="Cost of a store as it grows.")
+    parser.add_argument("--rows", nargs="+", type=int, help=f"ascending sizes (default: {' '.join(map(str, ROWS))})")
     parser.add_argument("--quick", action="store_true", help=f"sizes {' '.join(map(str, QUICK_ROWS))}, 40 repetitions")
-    parser.add_argument("--indexes", action="store_true", help="keep search indexes, with vectors from letters")
+    parser.add_argument("--indexes", action="store_true", help="enable search indexes, with hashed vectors")
     options = parser.parse_args(arguments)
     end_when_told()
     rows = options.rows or (QUICK_ROWS if options.quick else ROWS)

@@ -1,4 +1,4 @@
-"""What a store must hold after any crash: everything acknowledged, and of the rest each batch whole or not at all."""
+"""Expected content of a store after a crash: all acknowledged batches, other batches completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from urllib.parse import quote
 NODES = 12
 """Nodes of a unit."""
 EXTRAS_FROM = 3
-"""The generation from which on its rows have extras, for which a store's engine file first needs columns."""
+"""Generation from which rows have extras, which need new columns in the engine file."""
 
 Rows = dict[tuple[str, ...], Any]
 
 
 class State(NamedTuple):
-    """A state of a unit: how often it was written, 0 for never, and whether its first node is there."""
+    """State of a unit: its number of writes, 0 for never, and whether its first node exists."""
 
     generation: int
     first: bool = True
@@ -27,9 +27,9 @@ ABSENT = State(0)
 
 
 class Unit:
-    """Nodes and edges that are written together, at first, again and again, and once lose their first node.
+    """Nodes and edges that are repeatedly written together, and lose their first node once.
 
-    `allowed` are the states that it may be in: one, or two while a request is not answered.
+    `allowed` are the possible states: one, or two while a request is unanswered.
     """
 
     def __init__(self, name: str, size: int, previous: str | None) -> None:
@@ -39,7 +39,7 @@ class Unit:
         self.allowed = [ABSENT]
 
     def batch(self, generation: int) -> dict[str, Any]:
-        """The inject request that brings the unit to a generation, its first node included."""
+        """Return the inject request that brings the unit to a generation, including its first node."""
         nodes: list[dict[str, Any]] = [
             {"id": self.id(n), "type": "step", "content": self.content(n, generation), "attributes": {"g": generation}}
             for n in range(NODES)
@@ -56,7 +56,7 @@ class Unit:
         return {"nodes": nodes, "edges": edges}
 
     def rows(self, state: State) -> Rows:
-        """What the store holds of the unit in a state."""
+        """Return the rows that the store holds of the unit in a state."""
         if state.generation == 0:
             return {}
         gone = None if state.first else self.id(0)
@@ -65,26 +65,26 @@ class Unit:
         return nodes | edges
 
     def id(self, number: int) -> str:
-        """The id of one of its nodes."""
+        """Return the id of a node."""
         return f"{self.name}/{number}"
 
     def path(self, number: int) -> str:
-        """Where a node is below its store in the API; the id holds a slash, which must be escaped."""
+        """Return the API path of a node below its store; the id contains a slash, which must be escaped."""
         return f"nodes/{quote(self.id(number), safe='')}"
 
     def content(self, number: int, generation: int) -> str:
-        """The content of a node in a generation."""
+        """Return the content of a node in a generation."""
         return (f"generation {generation} of {self.id(number)}; " * (self.size // 20 + 1))[: self.size]
 
     def _edges(self) -> Iterator[tuple[str, str, str]]:
         for number in range(NODES):
             yield self.id(number), self.id((number + 1) % NODES), "next"
-        if self.previous:  # its second node, which no delete takes
+        if self.previous:  # its second node, which is never deleted
             yield self.id(0), f"{self.previous}/1", "after"
 
 
 class Stream:
-    """A long import of a chain: node 0, node 1, edge 1 to 0, … It commits in order, so a prefix may be there."""
+    """A long import of a chain: node 0, node 1, edge 1 to 0 and so on. It commits in order, so a prefix may exist."""
 
     def __init__(self, name: str, steps: int) -> None:
         self.name = name
@@ -93,7 +93,7 @@ class Stream:
         self.at_most = 2 * steps - 1
 
     def lines(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-        """Key and exchange record of each line."""
+        """Yield key and exchange record of each line."""
         for number in range(self.steps):
             id_ = f"{self.name}/{number}"
             yield (id_,), {"kind": "node", "id": id_, "type": "link", "content": f"link {number} of {self.name}"}
@@ -103,7 +103,7 @@ class Stream:
                 yield (id_, before, "back"), edge
 
     def prefix(self, found: Rows) -> int | None:
-        """How many lines are there, if they are the first so many and right; else None."""
+        """Return the number of existing lines if they are a correct prefix; else None."""
         for (key, record), _ in zip(self.lines(), range(len(found)), strict=False):
             if found.get(key) != record.get("content", record.get("weight")):
                 return None
@@ -111,7 +111,7 @@ class Stream:
 
 
 class Ledger:
-    """The units and streams of one store. Thread-safe."""
+    """Units and streams of one store. Thread-safe."""
 
     def __init__(self, store: str) -> None:
         self.store = store
@@ -122,30 +122,30 @@ class Ledger:
         self._lock = threading.Lock()
 
     def attempt(self, unit: Unit, state: State) -> None:
-        """A request is about to be sent."""
+        """Record that a request is about to be sent."""
         with self._lock:
             self._units[unit.name] = unit
             unit.allowed = [*unit.allowed, state]
 
     def acknowledge(self, unit: Unit, state: State) -> None:
-        """It was answered with success."""
+        """Record that a request was acknowledged."""
         with self._lock:
             unit.allowed = [state]
             self.acknowledged += 1
 
     def attempt_stream(self, stream: Stream) -> None:
-        """An import is about to be sent."""
+        """Record that an import is about to be sent."""
         with self._lock:
             self._streams[stream.name] = stream
 
     def acknowledge_stream(self, stream: Stream) -> None:
-        """The import was answered with success."""
+        """Record that an import was acknowledged."""
         with self._lock:
             stream.at_least = stream.at_most
             self.acknowledged += 1
 
     def settled_units(self) -> list[Unit]:
-        """The units whose state is known and not absent."""
+        """Return the units whose state is known and not absent."""
         with self._lock:
             return [
                 unit
@@ -154,7 +154,7 @@ class Ledger:
             ]
 
     def verify(self, exported: Iterable[dict[str, Any]]) -> list[str]:
-        """Compare with an export; returns what is wrong, and takes what was found as the state from now on."""
+        """Compare with an export. Return the differences, and continue from the exported state."""
         found: defaultdict[str, Rows] = defaultdict(dict)
         for line in exported:
             if line["kind"] == "node":
@@ -184,6 +184,6 @@ class Ledger:
         count = stream.prefix(rows)
         if count is None or not stream.at_least <= count <= stream.at_most:
             wanted = f"the first {stream.at_least} to {stream.at_most}"
-            return f"{self.store}: import {stream.name}: {len(rows)} lines there, not {wanted} lines"
+            return f"{self.store}: import {stream.name}: {len(rows)} lines exist, not {wanted} lines"
         stream.at_least = stream.at_most = count
         return None

@@ -1,8 +1,8 @@
-"""Whether single keys are linearizable over all faces: `python -m bench.linearizability [--seconds N] [--seed S]`.
+"""Linearizability test of single keys over all interfaces: `python -m bench.linearizability [--seconds N] [--seed S]`.
 
-Clients write and read the same few nodes and edges over REST, in Cypher, over MCP and by searches with at_least, while
-a new base of rows is folded, the engine's file and the indexes are made anew, and the server is killed (SIGKILL) and
-started again. What each was told, and when, is then checked, each key by itself. Exit code 1 when it cannot have been.
+Clients write and read a few nodes and edges over REST, in Cypher, over MCP, and by searches with at_least. Meanwhile
+rows are folded into a new base, the engine's file and the indexes are rebuilt, and the server is killed (SIGKILL) and
+restarted. The recorded answers are then checked for each key. Exit code 1 on a violation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.server import Server, end_when_told, scratch_folder
 
 ROUND_SECONDS = 20.0
 BALLAST = 50_100
-"""Rows that are more than a fold waits for."""
+"""Number of rows that triggers a fold."""
 SETTINGS = {
     "embedding_provider": "hashing",
     "compact_wal_mb": 1,
@@ -40,7 +40,7 @@ Nemesis = Callable[[], Awaitable[None]]
 
 
 class Round:
-    """One store, its clients, and what befalls it."""
+    """One store, its clients, and the faults injected."""
 
     def __init__(self, data: Path, seed: int, number: int) -> None:
         self.site = Site(f"round-{number}", seed)
@@ -50,7 +50,7 @@ class Round:
         self._server = Server(data, SETTINGS)
 
     async def run(self, seconds: float) -> None:
-        """All of it."""
+        """Run the round."""
         api = f"/api/memory/{self.site.store}"
         async with httpx.AsyncClient(base_url=self._url, timeout=60) as http:
             (await http.put(api, json={"conflict_policy": "manual"})).raise_for_status()
@@ -69,18 +69,18 @@ class Round:
             await asyncio.to_thread(self._server.stop)
 
     async def rest(self) -> None:
-        """Nothing at all."""
+        """Do nothing."""
 
     async def widen(self) -> None:
-        """The first row with extras: the engine's file gets further columns, and is made anew for it."""
+        """Write the first row with extras, for which the engine's file is rebuilt with further columns."""
         await self._post("inject", {"nodes": [{"id": "~tagged", "type": "ballast", "tags": ["a"], "summary": "b"}]})
 
     async def reindex(self) -> None:
-        """Both indexes are made anew."""
+        """Rebuild both indexes."""
         await self._post("reindex", {})
 
     async def fold(self) -> None:
-        """So many rows at once that a new base is made."""
+        """Write enough rows at once to trigger a new base."""
         stamp = time.monotonic()
         lines = (
             msgspec.json.encode({"kind": "node", "id": f"~{number}", "type": "ballast", "attributes": {"at": stamp}})
@@ -92,7 +92,7 @@ class Round:
             reply.raise_for_status()
 
     async def kill(self) -> None:
-        """The server ends at once, and another begins."""
+        """Kill the server and start another one."""
         self.site.leaves()
         self._note_events()
         await asyncio.to_thread(self._server.kill)
@@ -100,13 +100,13 @@ class Round:
         if self._choice.random() < 0.5:
             for file in self._data.glob(f"**/{self.site.store}/graph*"):
                 file.unlink()
-                self.events["engine file taken away"] += 1
+                self.events["engine file removed"] += 1
         self.events["killed"] += 1
         self._server = await asyncio.to_thread(Server, self._data, SETTINGS)
         self.site.begins(self._url)
 
     async def kill_while_folding(self) -> None:
-        """As both together."""
+        """Kill the server during a fold."""
         folding = asyncio.create_task(self.fold())
         await asyncio.sleep(self._choice.uniform(0.3, 2.0))
         await self.kill()
@@ -128,7 +128,7 @@ class Round:
 
 
 def show(rounds: Sequence[Round], seconds: float) -> int:
-    """Print the table and what cannot have been; how many violations."""
+    """Print the table and the violations. Return the number of violations."""
     counts: Counter[tuple[str, str, str]] = Counter()
     events: Counter[str] = Counter()
     for each in rounds:
@@ -159,7 +159,7 @@ def _show_some(what: str, found: Iterable[tuple[str, int]]) -> None:
 
 
 async def run(seconds: float, seed: int, data: Path) -> list[Round]:
-    """Rounds, each with a store of its own, until the time is over."""
+    """Run rounds, each with its own store, until the time is over."""
     rounds: list[Round] = []
     end = time.monotonic() + seconds
     while not rounds or time.monotonic() < end - ROUND_SECONDS / 2:
@@ -170,10 +170,10 @@ async def run(seconds: float, seed: int, data: Path) -> list[Round]:
 
 
 def main() -> int:
-    """Run for the time that is asked for, and print."""
+    """Run for the requested time and print the result."""
     parser = argparse.ArgumentParser(prog="python -m bench.linearizability", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60, help="how long (default 60)")
-    parser.add_argument("--seed", type=int, default=1, help="of what is done when (default 1)")
+    parser.add_argument("--seconds", type=float, default=60, help="duration (default 60)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the schedule (default 1)")
     given = parser.parse_args()
     end_when_told()
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""A listener to server-sent events, which may leave without a word and come back."""
+"""Client of server-sent events that can disconnect abruptly and reconnect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Told(NamedTuple):
-    """An event as it came."""
+    """An event as received."""
 
     id: str
     kind: str
@@ -21,11 +21,14 @@ class Told(NamedTuple):
 
 
 NOW_AND_THEN = "sync_complete"
-"""What comes of itself once a second while something is written; nobody can say between which events."""
+"""Events sent once a second while the store is written; their position between other events is undefined."""
 
 
 class Listener:
-    """One open stream of a server on 127.0.0.1. ``last_id`` is what a browser would send when it comes back."""
+    """One open event stream of a server on 127.0.0.1.
+
+    ``last_id`` is the id that a browser would send on reconnecting.
+    """
 
     def __init__(self, port: int, path: str, last_id: str = "", timeout: float = 30.0) -> None:
         self.last_id = last_id
@@ -40,7 +43,7 @@ class Listener:
         self.headers = self._response.headers
 
     def problem(self) -> Any:
-        """The body of an answer that is no stream."""
+        """Return the body of an answer that is not a stream."""
         return msgspec.json.decode(self._response.read())
 
     def greet(self) -> Self:
@@ -49,9 +52,9 @@ class Listener:
         return self
 
     def events(self) -> Iterator[Told]:
-        """The events as they come, until the stream ends or breaks, but for those that come now and then.
+        """Yield events until the stream ends or breaks, except `NOW_AND_THEN`.
 
-        Raises TimeoutError when nothing comes.
+        Raises TimeoutError when none arrives.
         """
         with suppress(ConnectionError, HTTPException):
             while (block := self._block()) is not None:
@@ -60,12 +63,12 @@ class Listener:
                     yield Told(self.last_id, kind, msgspec.json.decode(data))
 
     def hang_up(self) -> None:
-        """End the connection; whoever waits for events, in whatever thread, gets no more."""
+        """End the connection; threads that wait for events receive no more."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Leave at once."""
+        """Disconnect immediately."""
         self.hang_up()
         self._response.close()
         self._socket.close()
@@ -77,7 +80,7 @@ class Listener:
         self.close()
 
     def _block(self) -> tuple[str, str] | None:
-        """Kind and data of a block; None at the end of the stream. One that breaks off counts for nothing."""
+        """Return kind and data of a block; None at the end of the stream. Incomplete blocks are dropped."""
         kind = data = ""
         place: str | None = None
         while line := self._response.readline().decode():

@@ -1,7 +1,7 @@
-"""Long conversations with questions whose evidence is known: a store each, a node per turn, `next` edges between turns.
+"""Long conversations with questions whose evidence is known, in one store each: a node per turn, `next` edges between.
 
 The file is a list of conversations in the format of LoCoMo (https://github.com/snap-research/locomo). It is not part of
-this repository; where it is absent, what needs it is skipped.
+this repository; benchmarks that need it are skipped if it is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SESSION = re.compile(r"session_(\d+)")
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What one person says at one time."""
+    """A message of one person."""
 
     speaker: str
     dia_id: str
@@ -41,7 +41,7 @@ class Conversation(msgspec.Struct, frozen=True):
     questions: list[Question]
 
     def lines(self) -> Iterator[bytes]:
-        """The conversation in kgserve's exchange format, nodes first."""
+        """Yield the conversation in kgserve's exchange format, nodes first."""
         encode = msgspec.json.Encoder().encode
         ids = list(dict.fromkeys(turn.dia_id for turn in self.turns))
         for turn in self.turns:
@@ -58,7 +58,7 @@ class _Sample(msgspec.Struct):
 
 
 def read(path: Path = FILE) -> list[Conversation]:
-    """All conversations of a file. Raises OSError, or msgspec.DecodeError when it is something else."""
+    """Read all conversations of a file. Raises OSError, and msgspec.DecodeError for other content."""
     return [_conversation(sample) for sample in msgspec.json.decode(path.read_bytes(), type=list[_Sample])]
 
 
@@ -70,6 +70,6 @@ def _conversation(sample: _Sample) -> Conversation:
 
 
 def recall(found: Sequence[str], evidence: Collection[str], depth: int) -> float:
-    """The share of the evidence among the first `depth` ids found."""
+    """Return the share of the evidence among the first `depth` ids found."""
     wanted = set(evidence)
     return len(wanted & set(found[:depth])) / len(wanted)

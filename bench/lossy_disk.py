@@ -1,4 +1,4 @@
-"""File systems that forget what was not synced, as a machine does that loses its power."""
+"""File systems that lose unsynced data, as a machine does on a power failure."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ _SHUT_DOWN, _WITHOUT_FLUSHING = 0x8004587D, struct.pack("=I", 2)
 
 
 def lacking() -> str | None:
-    """Why there can be no such disk here, if so, in a sentence."""
+    """Return the reason why such a disk cannot be created here, as a sentence; None if it can."""
     if shutil.which(_MAKER) is None:
-        return f"there is no program {_MAKER!r} (package e2fsprogs)."
+        return f"program {_MAKER!r} was not found (package e2fsprogs)."
     return None if _LOOPS.exists() else "this kernel has no loop devices."
 
 
 class LossyDisk:
-    """A folder that is the root of a file system of its own: ext4, in a file beside the folder.
+    """A folder that is the root of its own ext4 file system, in a file next to the folder.
 
-    It can be shut down without that a page or its own log is written any more: the way in which Linux's tests of file
-    systems take the power away.
+    It can be shut down without writing further pages or its log, as Linux's file system tests simulate power failures.
     """
 
     def __init__(self, folder: Path, mebibytes: int) -> None:
-        """Make it and mount it; as root, who should be in a mount namespace of the bench's own."""
+        """Create and mount the file system. Requires root, and should run in a private mount namespace."""
         self._folder = folder
         self._image = folder.with_suffix(".ext4")
         with self._image.open("wb") as image:
@@ -44,7 +43,7 @@ class LossyDisk:
         folder.chmod(0o700)
 
     def lose_unsynced(self) -> None:
-        """Take its power, and give it back: what was synced is there again. Nobody may use it any more."""
+        """Discard unsynced data and mount the file system again. No process may use it any more."""
         root = os.open(self._folder, os.O_RDONLY)
         try:
             fcntl.ioctl(root, _SHUT_DOWN, _WITHOUT_FLUSHING)
@@ -54,11 +53,11 @@ class LossyDisk:
         self._mount()
 
     def unmount(self) -> None:
-        """Unmount it, once those have ended that still had files open. Raises TimeoutError."""
+        """Unmount the file system once no process uses it. Raises TimeoutError."""
         until = time.monotonic() + PATIENCE
         while subprocess.run(["umount", self._folder], capture_output=True, check=False).returncode:
             if time.monotonic() > until:
-                raise TimeoutError(f"{self._folder} is in use, or not to be unmounted, for {PATIENCE:.0f} s")
+                raise TimeoutError(f"{self._folder} is still in use after {PATIENCE:.0f} s")
             time.sleep(0.02)
 
     def _mount(self) -> None:

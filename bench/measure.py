@@ -1,4 +1,4 @@
-"""Times, percentiles, the table that every bench prints, and the command line of a bench with parts."""
+"""Timing, percentiles, the table that every benchmark prints, and the command line of a benchmark with parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def clock(call: Callable[[], Any]) -> float:
 
 
 class Line(NamedTuple):
-    """One measurement against its baseline. `met` is None where no mark is set."""
+    """A measurement and its baseline. `met` is None without a target."""
 
     what: str
     figure: str
@@ -61,7 +61,7 @@ class Line(NamedTuple):
 
 
 class Report:
-    """A bench's table: what was measured, the baseline of the same run, the ratio, the mark, and whether it is met."""
+    """Table of a benchmark: measurement, baseline of the same run, ratio, target, and whether the target is met."""
 
     HEAD = ("", "measured", "baseline, same run", "ratio", "mark", "")
 
@@ -71,7 +71,7 @@ class Report:
         self.notes: list[str] = []
 
     def fact(self, what: str, figure: str) -> None:
-        """Add a figure that is neither good nor bad."""
+        """Add a figure without a verdict."""
         self.lines.append(Line(what, figure))
 
     def at_most(self, what: str, figure: str, value: float, limit: float, unit: str) -> None:
@@ -87,12 +87,12 @@ class Report:
         self.lines.append(Line(what, figure, baseline, f"{ratio:.2f} x", f"{sign} {limit:g} x" if mark else "", met))
 
     def check(self, what: str, finding: str, ok: bool) -> None:
-        """Add something that is right or wrong, whatever the machine."""
+        """Add a check whose result does not depend on the machine."""
         self.lines.append(Line(what, finding, mark="exact", met=ok))
 
     @property
     def wrong(self) -> bool:
-        """Whether a check failed; a missed mark depends on the machine and does not count."""
+        """True if a check failed; a missed target depends on the machine and does not count."""
         return any(line.mark == "exact" and line.met is False for line in self.lines)
 
     def show(self) -> None:
@@ -108,7 +108,7 @@ class Report:
 
 
 def parser(name: str, description: str, parts: Mapping[str, object]) -> argparse.ArgumentParser:
-    """Return the options that every bench with parts takes."""
+    """Return a parser with the options of every benchmark with parts."""
     made = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     made.add_argument("--only", nargs="+", choices=list(parts), help="parts to run (default: all)")
     made.add_argument("--quick", action="store_true", help="smaller data and fewer repetitions")

@@ -1,7 +1,7 @@
-"""What recall finds: `python -m bench.memory [--only filters|evidence] [--quick] [--embedder local]`.
+"""Quality of recall: `python -m bench.memory [--only filters|evidence] [--quick] [--embedder local]`.
 
-`filters` compares random recalls in every mode with a look at every memory; `evidence` retains conversations as
-messages and says how much of what answers their questions is recalled.
+`filters` compares random recalls in every mode with a scan of all memories. `evidence` retains conversations as
+messages and measures the recalled share of the evidence of questions about them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MODES = ("keyword", "semantic", "hybrid", "graph")
 MOST = 100
 SEED = 15
 AIM = 0.80
-"""Share of the evidence among the first 10 of a recall with `expand`."""
+"""Target share of the evidence among the first 10 hits of a recall with `expand`."""
 
 
 def filters(chosen: dict[str, object], _conversations: Path, *, quick: bool) -> Report:
-    """Recalls with random filters against a look at every memory. Raises wordnet.Unavailable."""
+    """Compare recalls with random filters to a scan of all memories. Raises wordnet.Unavailable."""
     count, questions = (2_000, 60) if quick else (9_000, 300)
-    report = Report(f"recall against a look at each of {count:,} memories, {questions} random recalls a mode")
+    report = Report(f"recall against a scan of {count:,} memories, {questions} random recalls a mode")
     now = time.time()
     made, named = memories(sentences(count), now), entities()
     embedder = load_embedder(settings.load(chosen))
@@ -72,7 +72,7 @@ def _difference(model: Model, mode: str, query: str, wanted: Mapping[str, Any], 
     surely, perhaps = model.passing(wanted, graph=mode == "graph")
     ids = {hit["id"] for hit in hits}
     if not ids <= perhaps:
-        return f"{len(ids - perhaps)} hits do not pass"
+        return f"{len(ids - perhaps)} hits do not pass the filter"
     if mode == "semantic":
         near = model.near(query, surely, 0.5, MOST)
         least = near[-1].similarity if len(near) == MOST else 0.5
@@ -86,13 +86,13 @@ def _difference(model: Model, mode: str, query: str, wanted: Mapping[str, Any], 
         least = scores[best[-1]] * 1.001 if len(best) == MOST else 0.0
         missing = {key for key in best if scores[key] > least} - ids
     else:
-        # Hits need words that say something, or to be near enough: which of them are best is a matter of quality.
+        # Hits must share a significant word or be similar enough; their ranking is a matter of quality.
         missing = set[str]()
     return f"{len(missing)} are missing" if missing else ""
 
 
 def evidence(chosen: dict[str, object], conversations: Path, *, quick: bool) -> Report:
-    """Share of the evidence among the first 10 hits. Raises FileNotFoundError without conversations."""
+    """Measure the share of the evidence among the first 10 hits. Raises FileNotFoundError without conversations."""
     found = locomo.read(conversations)[: 1 if quick else None]
     total = sum(len(each.questions) for each in found)
     report = Report(
@@ -113,7 +113,7 @@ def evidence(chosen: dict[str, object], conversations: Path, *, quick: bool) -> 
 
 
 def _retain(client: Client, each: Conversation) -> dict[str, str]:
-    """Retain a conversation, a session at a time; return which turn each memory is, by its id."""
+    """Retain a conversation by sessions. Return the turn of each memory by the memory's id."""
     found, sessions = dict[str, str](), dict[str, list[Turn]]()
     for turn in {turn.dia_id: turn for turn in each.turns if turn.text.strip()}.values():
         sessions.setdefault(turn.dia_id.partition(":")[0], []).append(turn)
@@ -154,12 +154,14 @@ PARTS: dict[str, Callable[..., Report]] = {"filters": filters, "evidence": evide
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a table for each part. Exit code 1 when an exact check failed."""
+    """Print a table for each part. Return 1 when an exact check failed."""
     options = parser("memory", (__doc__ or "").split(":", 1)[0], PARTS)
     options.add_argument("--conversations", type=Path, default=locomo.FILE, help="file of conversations (%(default)s)")
-    options.add_argument("--embedder", choices=["hashing", "local"], default="hashing", help="letters, or the model")
+    options.add_argument(
+        "--embedder", choices=["hashing", "local"], default="hashing", help="hashed vectors, or the model"
+    )
     given = options.parse_args(arguments)
-    # Nothing is to change but by what is measured.
+    # Background maintenance must not change the store during the measurement.
     still = {"memory_prune": "off", "memory_consolidation": "off", "shutdown_grace": 60}
     return run_parts(PARTS, given, {"embedding_provider": given.embedder, **still}, given.conversations)
 

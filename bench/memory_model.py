@@ -1,4 +1,4 @@
-"""Memories by seed from sentences, and which of them a recall must find: a look at each of them, without indexes."""
+"""Random memories made of sentences, and a reference recall that scans all of them without indexes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ OLDEST_DAYS = 200
 HALF_LIFE = 30 * DAY
 MIN_CONFIDENCE = 0.1
 DEPTH = 2
-# What is as near to a bound as this may be on either side of it by the time it is asked for.
+# Values this close to a bound may be on either side of it at the time of the request.
 _EDGE = 2e-4
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A memory to store: ``created`` is in seconds since 1970, ``about`` are entities with relevances."""
+    """A memory to store. ``created`` is in seconds since 1970; ``about`` are entities with relevances."""
 
     id: str
     content: str
@@ -47,7 +47,7 @@ class Made(msgspec.Struct, frozen=True):
     about: list[tuple[str, float]]
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """It in kgserve's exchange format, its associations behind it."""
+        """Yield the memory and its associations in kgserve's exchange format."""
         node = {"kind": "node", "id": self.id, "type": self.type, "content": self.content, "tags": self.tags}
         node |= {"confidence": self.confidence, "created_at": stamp(self.created)}
         node |= {"source": self.source} if self.source else {}
@@ -58,7 +58,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    """An entity, and what it is related to: others with strengths and confidences."""
+    """An entity and its relations to others, with strengths and confidences."""
 
     id: str
     name: str
@@ -66,18 +66,18 @@ class Named(msgspec.Struct, frozen=True):
     related: list[tuple[str, float, float]]
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """It in kgserve's exchange format, without its relations."""
+        """Yield the entity in kgserve's exchange format, without its relations."""
         yield {"kind": "node", "id": self.id, "type": self.type, "name": self.name}
 
     def relations(self) -> Iterator[dict[str, Any]]:
-        """Its relations."""
+        """Yield the entity's relations."""
         for other, strength, confidence in self.related:
             edge = {"kind": "edge", "from": self.id, "to": other, "relation_type": "related_to"}
             yield edge | {"weight": strength, "confidence": confidence}
 
 
 def stamp(seconds: float) -> str:
-    """A time as RFC 3339."""
+    """Format a time as RFC 3339."""
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{whole}.{int(seconds % 1 * 1_000_000):06}Z"
 
@@ -90,7 +90,7 @@ def sentences(count: int) -> list[str]:
 
 
 def entities() -> list[Named]:
-    """Entities that are related to some others each, the first ones to many."""
+    """Return entities, each related to some others, the first ones to many."""
     chance = random.Random(SEED + 1)
     return [
         Named(f"e{number}", f"Entity {number}", chance.choice(KINDS), _related(chance)) for number in range(ENTITIES)
@@ -99,12 +99,12 @@ def entities() -> list[Named]:
 
 def _related(chance: random.Random) -> list[tuple[str, float, float]]:
     drawn = [(int(chance.random() ** 2 * ENTITIES), chance.random(), chance.random()) for _ in range(3)]
-    # Of two relations between the same two the last is kept.
+    # The last of two relations between the same entities is kept.
     return [*{other: (f"e{other}", round(one, 3), round(two, 3)) for other, one, two in drawn}.values()]
 
 
 def memories(texts: Sequence[str], now: float) -> list[Made]:
-    """A memory of each text, created at some time before ``now``; few types, tags and entities are frequent."""
+    """Return a memory of each text, created before ``now``. Few types, tags and entities are frequent."""
     chance = random.Random(SEED + 2)
     return [_made(chance, number, text, now) for number, text in enumerate(texts)]
 
@@ -125,7 +125,7 @@ def _made(chance: random.Random, number: int, text: str, now: float) -> Made:
 
 
 def lines(made: Sequence[Made], named: Sequence[Named]) -> Iterator[bytes]:
-    """A whole store in kgserve's exchange format, in blocks: nodes before the edges that join them."""
+    """Yield a whole store in kgserve's exchange format in blocks, nodes before edges."""
     found = [line for each in (*named, *made) for line in each.lines()]
     nodes = [line for line in found if line["kind"] == "node"]
     edges = [line for line in found if line["kind"] == "edge"]
@@ -133,10 +133,10 @@ def lines(made: Sequence[Made], named: Sequence[Named]) -> Iterator[bytes]:
 
 
 class Model:
-    """Memories and entities in dictionaries."""
+    """Reference model: memories and entities in dictionaries."""
 
     def __init__(self, made: Sequence[Made], named: Sequence[Named], embedder: Embedder, now: float) -> None:
-        """``now`` is about when it will be asked, in seconds since 1970."""
+        """Initialize the model. ``now`` is the approximate time of requests in seconds since 1970."""
         self.made = {each.id: each for each in made}
         self.now = now
         self._embedder = embedder
@@ -147,7 +147,7 @@ class Model:
                 self._related.setdefault(other, []).append((one.id, strength * confidence))
         self._vectors = embedder.embed([each.content for each in made])
         with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
-            # How texts become terms is not in question here.
+            # Tokenization is not under test.
             self.terms = KeywordIndex(Path(folder) / "terms").terms
             self._words = {each.id: self._words_of(each) for each in made}
 
@@ -155,11 +155,11 @@ class Model:
         return set(self.terms(" ".join((made.id, made.content, *made.tags, made.type, made.source or ""))))
 
     def worth(self, made: Made) -> float:
-        """What is left of a confidence."""
+        """Return the decayed confidence of a memory."""
         return made.confidence * 0.5 ** ((self.now - made.created) / HALF_LIFE)
 
     def passing(self, filters: Mapping[str, Any], *, graph: bool) -> tuple[set[str], set[str]]:
-        """Those that pass for certain, and those that may, for their confidence is just at the bound."""
+        """Return the memories that certainly pass, and those that may because their confidence is at the bound."""
         fits = [each for each in self.made.values() if self._fits(each, filters, graph=graph)]
         least = filters.get("min_confidence", MIN_CONFIDENCE)
         surely = {each.id for each in fits if self.worth(each) >= least * (1 + _EDGE)}
@@ -177,12 +177,12 @@ class Model:
         )
 
     def holding(self, query: str, among: set[str]) -> set[str]:
-        """Those that hold any of the words."""
+        """Return the memories that contain any of the words."""
         wanted = set(self.terms(query))
         return {key for key in among if self._words[key] & wanted}
 
     def near(self, query: str, among: set[str], least: float, limit: int) -> list[VectorHit]:
-        """The nearest ones."""
+        """Return the nearest memories."""
         scores = self._vectors @ self._embedder.embed([query])[0]
         order = np.argsort(-scores, kind="stable")
         ids = [*self.made]
@@ -190,7 +190,7 @@ class Model:
         return [hit for hit in found if hit.similarity >= least][:limit]
 
     def around(self, entity: str, among: set[str]) -> dict[str, float]:
-        """The memories that are found from an entity, with their scores."""
+        """Return the memories associated with an entity, with their scores."""
         best = level = {entity: 1.0}
         for _ in range(DEPTH):
             further: dict[str, float] = {}
@@ -205,7 +205,7 @@ class Model:
 
 
 def some_filters(chance: random.Random, now: float, made: Made, share: float) -> dict[str, Any]:
-    """Each filter that there is with a likelihood; half of them as a memory has them, so that something passes."""
+    """Return random filters; half of their values are taken from a memory, so that some memories pass."""
     first = now - chance.random() * OLDEST_DAYS * DAY
     last = first + chance.random() * OLDEST_DAYS * DAY
     own = chance.random() < 0.5
@@ -223,6 +223,6 @@ def some_filters(chance: random.Random, now: float, made: Made, share: float) ->
 
 
 def some_words(chance: random.Random, made: Made) -> str:
-    """A question in the words of a memory."""
+    """Return a query made of a memory's words."""
     words = made.content.split()
     return " ".join(chance.sample(words, min(len(words), chance.randint(1, 5))))

@@ -1,4 +1,4 @@
-"""Libraries in C that a program is started with, and that stand between it and the system."""
+"""C libraries that are preloaded into a program to intercept its system calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COMPILER = "cc"
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """The library of a C file, made in a folder. Raises CalledProcessError."""
+    """Compile a C file to a shared library in a folder. Raises CalledProcessError."""
     made = folder / f"{source.stem}.so"
     command = [COMPILER, "-shared", "-fPIC", "-O2", "-D_LARGEFILE64_SOURCE", "-o", str(made), str(source), "-ldl"]
     subprocess.run(command, check=True)

@@ -1,9 +1,9 @@
-"""One key of a store as a register of versions, and whether what several clients were told of it can have been so.
+"""Linearizability checker: one key of a store as a register of versions.
 
-A history is linearizable when each operation can be taken to have happened at one moment between being sent and being
-answered, so that every answer is what a register would have given. The checker keeps all states in which the register
-may be as it goes through the history in order of time, and puts an operation off until its end asks for it (Lowe,
-Testing for linearizability, 2017). What overlaps at one moment is little, so that is quick for a history of any length.
+A history is linearizable if each operation can be assigned a moment between its start and end such that every answer is
+the register's. The checker tracks all possible states through the history in order of time, and delays each operation
+until its end requires it (Lowe, Testing for linearizability, 2017). Few operations overlap, so histories of any length
+are checked quickly.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from typing_extensions import override
 
 Shown = tuple[int, int]
-"""A value and its version, as a reader is shown them."""
+"""A value and its version, as a reader sees them."""
 
 
 class Register(NamedTuple):
-    """A key that is there. ``heads`` are the versions beside this one that nobody has settled."""
+    """An existing key. ``heads`` are the versions in conflict with this one."""
 
     value: int
     version: int = 1
@@ -27,17 +27,17 @@ class Register(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A key that is not there any more; its numbering goes on after its last ``version``."""
+    """A deleted key; its numbering continues after its last ``version``."""
 
     version: int
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a register.
+    """An operation on a register.
 
-    ``read`` what it holds, and whether it ``lacks`` a value, as a search for that value may find. ``inject`` creates or
-    updates, ``put`` too, and minds the version that it is ``based_on``; ``set`` updates what is there, and ``delete``
-    takes it away.
+    ``read`` returns its content; ``lacks`` reports the absence of a value, as a search does. ``inject`` creates or
+    updates. ``put`` does too, but respects the version that it is ``based_on``. ``set`` updates an existing key, and
+    ``delete`` removes it.
     """
 
     kind: Literal["read", "lacks", "inject", "put", "set", "delete"]
@@ -46,9 +46,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Answer = Shown | tuple[int, bool] | bool | None
-"""Of a read what it was shown, or None for nothing; of a put the version, and whether it went beside others.
+"""Answer of a step.
 
-Of an inject whether it created; of the others whether there was anything.
+For a read, the content or None. For a put, the version, and whether it became a conflicting head. For an inject,
+whether it created the key. For others, whether the key existed.
 """
 READ = Step(kind="read")
 
@@ -57,7 +58,7 @@ State = Register | Gone | None
 
 
 def applied(register: State, step: Step) -> tuple[State, Answer]:
-    """What a step makes of a register, and what it answers."""
+    """Return the register after a step, and the step's answer."""
     if not isinstance(register, Register):
         return _applied_to_nothing(register, step)
     version = register.version + 1
@@ -92,11 +93,11 @@ def _applied_to_nothing(gone: Gone | None, step: Step) -> tuple[State, Answer]:
 
 
 class Operation(msgspec.Struct, kw_only=True):
-    """One step of one client; times on one clock, in seconds.
+    """One step of one client, with start and end in seconds on one clock.
 
-    Where ``unknown``, nobody was told what came of it: it may have happened up to its end, or not at all. It comes
-    ``after`` those operations of the same history (their places), which it must have seen. ``sequence`` is the commit
-    that a write was told, or that wrote what a read was shown; 0: not told.
+    ``unknown``: the answer is missing, so the step may have happened at any time until its end, or not at all.
+    ``after``: positions of operations in the history that it must have seen. ``sequence``: the commit of an
+    acknowledged write, or of the write that a read returned; 0 if unknown.
     """
 
     step: Step
@@ -110,12 +111,12 @@ class Operation(msgspec.Struct, kw_only=True):
 
     @property
     def only_looks(self) -> bool:
-        """Whether it changes nothing, wherever it happens."""
+        """True if the operation never changes the register."""
         return self.step.kind in ("read", "lacks") or (self.step.kind in ("set", "delete") and self.answer is False)
 
     @override
     def __str__(self) -> str:
-        """As it is shown with a violation."""
+        """Format the operation for a violation."""
         based_on = "" if self.step.based_on is None else f" based on version {self.step.based_on}"
         value = f" {self.step.value}" if self.step.value else ""
         told = "?" if self.unknown else self.answer
@@ -124,16 +125,16 @@ class Operation(msgspec.Struct, kw_only=True):
 
 
 class _Possible(NamedTuple):
-    """One way in which the register may be: what it holds, and what of the operations under way has happened."""
+    """A possible state: the register's content, and the operations in progress that have taken effect."""
 
     register: State
     done: frozenset[int]
 
 
 class Checker:
-    """Goes through one history. `violation` says what cannot be, None if all can.
+    """Checker of one history. `violation` returns the first contradiction, or None.
 
-    ``restarts``: a register that is made again is numbered from 1, as edges are.
+    ``restarts``: a register that is created again is numbered from 1, as edges are.
     """
 
     def __init__(self, history: Sequence[Operation], *, restarts: bool = False) -> None:
@@ -145,7 +146,7 @@ class Checker:
         self.widest = 1
 
     def violation(self) -> str | None:
-        """The first operation that cannot have been answered as it was, and what was under way beside it."""
+        """Return the first operation with an impossible answer, and the concurrent operations; None if none exists."""
         for _, ends, place in _events(self._history):
             if not ends:
                 self._pending.add(place)
@@ -161,7 +162,7 @@ class Checker:
         return None
 
     def _ended(self, place: int) -> set[_Possible]:
-        """The ways that are left once an operation is over, with it done in each, unless it need not have happened."""
+        """Return the possible states after an operation's end, in all of which it has taken effect if it had to."""
         undone = {each for each in self._possible if place not in each.done}
         found = undone.copy() if self._history[place].unknown else set[_Possible]()
         met = set(self._possible)
@@ -188,7 +189,7 @@ class Checker:
                 yield self._looked(_Possible(register, possible.done | {place}))
 
     def _looked(self, possible: _Possible) -> _Possible:
-        """With everything done that changes nothing and fits: to put that off would not help."""
+        """Return the state with all matching read-only operations applied; delaying them would not help."""
         register, done = possible
         fitting = [
             place
@@ -209,18 +210,18 @@ class Checker:
         )
         last = sorted((each for each in map(self._history.__getitem__, self._over)), key=lambda each: each.end)[-8:]
         lines = [f"{self._history[place]}", f"  the register may have held: {states}"]
-        lines += [f"  before: {each}" for each in last] + [f"  beside: {each}" for each in beside]
+        lines += [f"  before: {each}" for each in last] + [f"  concurrent: {each}" for each in beside]
         return "\n".join(lines)
 
 
 def _events(history: Sequence[Operation]) -> list[tuple[float, bool, int]]:
-    """Beginnings and ends in order of time; at one moment beginnings first, which allows more."""
+    """Return starts and ends in order of time; at the same moment starts first, which permits more."""
     begun = [(each.start, False, place) for place, each in enumerate(history)]
     return sorted(begun + [(each.end, True, place) for place, each in enumerate(history)])
 
 
 def misnumbered(history: Sequence[Operation]) -> list[str]:
-    """Where the commits that callers were told are not in the order of their writes, or a value has two of them."""
+    """Return violations of the order between acknowledged commits and writes, and values with two commits."""
     wrong: list[str] = []
     written: dict[int, Operation] = {}
     writes = [each for each in history if each.sequence and each.step.kind not in ("read", "lacks")]
@@ -239,5 +240,5 @@ def misnumbered(history: Sequence[Operation]) -> list[str]:
             continue
         other = written.setdefault(value, each)
         if other.sequence != each.sequence:
-            wrong.append(f"{each}\n  is of another commit than {other}")
+            wrong.append(f"{each}\n  has another commit than {other}")
     return wrong

@@ -1,4 +1,4 @@
-"""Clients that write and read registers all at once, and note when they asked what and what they were told."""
+"""Clients that write and read registers concurrently, and record requests and answers with their times."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SEARCH = "search"
 
 
 class Site:
-    """One store of a server that may go and come again, and what its clients have noted. Times are of one clock."""
+    """One store of a server that may restart, and the records of its clients. All times are on one clock."""
 
     def __init__(self, store: str, seed: int, most: float = math.inf) -> None:
-        """``most``: after so many operations all is over."""
+        """Initialize the site; the test ends after ``most`` operations."""
         self.store = store
         self._most = most
         self.seed = seed
@@ -44,31 +44,31 @@ class Site:
         self._waits: list[tuple[str, Operation, int]] = []
 
     def begins(self, url: str) -> None:
-        """A server answers there from now on."""
+        """Record that a server answers at ``url`` from now on."""
         self.url, self.life = url, self.life + 1
         self.up.set()
 
     def leaves(self) -> None:
-        """The server is about to end: who has no answer yet waits for it, and nobody asks anew."""
+        """Record that the server is about to end: clients finish their requests, and start no new ones."""
         self.up.clear()
 
     def ended(self) -> None:
-        """It has ended, and does nothing any more."""
+        """Record that the server has ended."""
         self._ended[self.life] = time.monotonic()
 
     def problem(self, what: str) -> None:
-        """Something that must not be, whatever it is; where operations are counted all is over then."""
+        """Record a violation; if operations are counted, it ends the test."""
         self.problems[what] += 1
         self.over = self.over or self._most < math.inf
 
     def note(self, face: str, what: str, key: str, operation: Operation) -> None:
-        """An operation that was answered."""
+        """Record an acknowledged operation."""
         self.counts[face, what, "answered"] += 1
         self.over = self.over or self.counts.total() >= self._most
         self.history[key].append(operation)
 
     def lose(self, face: str, what: str, key: str, operation: Operation, life: int) -> None:
-        """A write that was not: it may have been carried out for as long as its server was there."""
+        """Record a write without answer; it may have been executed until its server ended."""
         self.counts[face, what, "unknown"] += 1
         operation.unknown = True
         self.history[key].append(operation)
@@ -76,16 +76,16 @@ class Site:
             self._lost.append((life, operation))
 
     def wait_for(self, key: str, operation: Operation, sequence: int) -> None:
-        """A look that has to show whatever was acknowledged up to a commit."""
+        """Record a read that must show everything up to a commit."""
         self._waits.append((key, operation, sequence))
 
     def violations(self) -> list[str]:
-        """What cannot have been, by key."""
+        """Return the violations by key."""
         for life, operation in self._lost:
             operation.end = max(self._ended.get(life, math.inf), operation.start)
         for key, operation, sequence in self._waits:
             history = enumerate(self.history[key])
-            # Those that were over before it began come before it anyhow.
+            # Operations that ended before it began precede it anyway.
             operation.after = frozenset(
                 place
                 for place, each in history
@@ -101,7 +101,7 @@ class Site:
 
 
 class Visitor:
-    """One client: what it does is chosen at random."""
+    """A client that performs random operations."""
 
     def __init__(self, site: Site, face: Face, number: int) -> None:
         self._site = site
@@ -112,7 +112,7 @@ class Visitor:
         self._last: tuple[str, Operation] | None = None
 
     async def stay(self) -> None:
-        """Come whenever there is a server, until all is over."""
+        """Visit every server until the test ends."""
         while not self._site.over:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._site.up.wait(), 0.1)
@@ -123,7 +123,7 @@ class Visitor:
         site, life = self._site, self._site.life
         try:
             await self._visit(life)
-        except Exception as error:  # noqa: BLE001  # a connection that breaks raises what its transport likes
+        except Exception as error:  # noqa: BLE001  # a broken connection raises errors of its transport
             if site.up.is_set() and site.life == life:
                 site.problem(f"{self._name}: {error!r}")
                 await asyncio.sleep(0.5)
@@ -150,7 +150,7 @@ class Visitor:
             site.counts[self._face.NAME, step.kind, "refused"] += 1
             raise
         except Unclear:
-            # It has said that it is done with it: what may have happened has by now.
+            # The server has acknowledged the end: effects are complete.
             operation.end = time.monotonic()
             site.lose(self._face.NAME, step.kind, key, operation, life)
             raise
@@ -185,7 +185,7 @@ class Visitor:
         if way == SEARCH:
             if self._last is None:
                 return
-            # What it shows may be of any moment from that write on.
+            # The answer may be of any moment since that write.
             last_key, last = self._last
             start, sought = last.start, Sought(key, last.sequence)
             if last_key in NODES and last.step.value and not last.only_looks:
@@ -209,13 +209,13 @@ class Visitor:
 
 
 def visitors(site: Site, rest_clients: int = REST_CLIENTS, modes: Sequence[str] = MODES) -> list[Visitor]:
-    """Clients of a store, over all faces."""
+    """Return clients of a store over all interfaces."""
     faces: list[Face] = [Rest(site.store) for _ in range(rest_clients)]
     faces += [Tools(site.store, "legacy" if mode == "legacy" else "auto") for mode in modes]
     return [Visitor(site, face, number) for number, face in enumerate(faces)]
 
 
 def beginning() -> bytes:
-    """What a store must hold before its clients come, as an inject: what the edges join."""
+    """Return an inject request with the initial content of a store: the ends of the edges."""
     nodes = [{"id": each, "type": ANCHOR} for each in (ANCHOR, *EDGES)]
     return msgspec.json.encode({"nodes": nodes})

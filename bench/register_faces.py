@@ -1,4 +1,4 @@
-"""Registers of a store over its faces: nodes and edges that are written and read over REST, in Cypher, and over MCP."""
+"""Registers of a store over its interfaces: nodes and edges, written and read over REST, in Cypher and over MCP."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing_extensions import override
 from bench.register import Answer, Shown, Step
 
 NODES = ("alpha", "beta", "gamma")
-"""Registers that are nodes: their content ends with the value."""
+"""Nodes that are registers: their content ends with the value."""
 EDGES = ("north", "south")
-"""Registers that are edges, named by their ends: their weight is the value. What they join is never deleted."""
+"""Edges that are registers, named by their ends: their weight is the value. Their ends are never deleted."""
 ANCHOR = "anchor"
 TYPE = "register"
 RELATION = "HOLDS"
@@ -26,40 +26,40 @@ SECONDS = 30.0
 
 Json = dict[str, Any]
 Looked = dict[str, tuple[Shown | None, int]]
-"""What a look showed of each register, and the commit that wrote it, 0 if there is none."""
+"""Observed content of each register, and the commit that wrote it, 0 if none did."""
 
 _NODE = "MATCH (n:Entity {id: $key})"
 _EDGE = f"MATCH (:Entity {{id: '{ANCHOR}'}})-[e:RELATES_TO {{relation_type: '{RELATION}'}}]->(:Entity {{id: $key}})"
 
 
 class Refused(Exception):
-    """The server says that it has not done it, and why."""
+    """The server reports that the operation was not executed, and why."""
 
 
 class Unclear(Exception):
-    """The server says that it could not do it; whether it has nobody knows."""
+    """The server reports a failure that leaves the outcome unknown."""
 
 
 class Sought(NamedTuple):
-    """Words to search for, in what the store was at a commit or has become since."""
+    """Search terms, and the commit from which on the answer must be current."""
 
     words: str = ""
     at_least: int = 0
 
 
 class Told(NamedTuple):
-    """What a write answered, and its commit."""
+    """Answer of a write, and its commit."""
 
     answer: Answer
     sequence: int
 
 
 class Face(ABC):
-    """One client, over one face. Raises Refused, Unclear, and what a connection that breaks does."""
+    """A client over one interface. Raises Refused, Unclear, and the errors of broken connections."""
 
     NAME: ClassVar[str]
     KINDS: ClassVar[tuple[str, ...]]
-    """The steps that it knows, the more frequent ones repeated; edges cannot be ``put``."""
+    """Supported steps, weighted by repetition; edges cannot be ``put``."""
     NODE_LOOKS: ClassVar[tuple[str, ...]]
     EDGE_LOOKS: ClassVar[tuple[str, ...]]
 
@@ -68,34 +68,34 @@ class Face(ABC):
 
     @abstractmethod
     def visit(self, url: str) -> Any:
-        """Use a server, for as long as a block runs."""
+        """Use a server for the duration of a block."""
 
     @abstractmethod
     async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
-        """Do what changes a register."""
+        """Change a register."""
 
     @abstractmethod
     async def look(self, way: str, key: str, sought: Sought) -> Looked:
-        """Read a register, and those beside it that the way shows as well; ``sought`` is for searches."""
+        """Read a register, and others that the same request shows; ``sought`` is for searches."""
 
 
 class Rest(Face):
-    """REST, and Cypher over it."""
+    """REST client, including Cypher."""
 
     NAME = "REST"
     KINDS = ("inject",) * 4 + ("put",) * 5 + ("set",) + ("delete",) * 3
     NODE_LOOKS = ("node", "node", "walk", "list", "list of type", "cypher", "search", "search")
     EDGE_LOOKS = ("edge", "outgoing", "walk", "cypher")
 
+    @override
     @asynccontextmanager
     async def visit(self, url: str) -> AsyncGenerator[None]:
-        """Use a server, for as long as a block runs."""
         async with httpx.AsyncClient(base_url=f"{url}/api/memory/{self.store}", timeout=SECONDS) as self._http:
             yield
 
     @override
+    @override
     async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
-        """Do what changes a register."""
         if step.kind == "set" or (step.kind == "delete" and in_cypher):
             return await self._changed(key, step)
         match step.kind:
@@ -110,8 +110,8 @@ class Rest(Face):
                 return _deleted(await self._send("DELETE", f"/nodes/{key}"))
 
     @override
+    @override
     async def look(self, way: str, key: str, sought: Sought) -> Looked:
-        """Read a register, and those beside it that the way shows as well."""
         if way == "cypher":
             return _rows(key, (await self._send("POST", "/cypher", _question(key)))["rows"])
         return await (self._look_at_edge(way, key) if key in EDGES else self._look_at_node(way, key, sought))
@@ -164,7 +164,7 @@ class Rest(Face):
 
 
 class Tools(Face):
-    """MCP, by the official client; ``mode`` is its word for the era of the protocol."""
+    """MCP client; ``mode`` is the official client's name for the protocol revision."""
 
     NAME = "MCP"
     KINDS = ("inject",) * 3 + ("put",) * 5 + ("delete",) * 2
@@ -175,15 +175,15 @@ class Tools(Face):
         super().__init__(store)
         self._mode: ConnectMode = mode
 
+    @override
     @asynccontextmanager
     async def visit(self, url: str) -> AsyncGenerator[None]:
-        """Use a server, for as long as a block runs."""
         async with Client(f"{url}/mcp", mode=self._mode, read_timeout_seconds=SECONDS) as self._client:
             yield
 
     @override
+    @override
     async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
-        """Do what changes a register; there is no tool that writes in Cypher."""
         del in_cypher
         match step.kind:
             case "inject":
@@ -197,8 +197,8 @@ class Tools(Face):
                 return _deleted(await self._call("delete_graph_entity", {"id": key}))
 
     @override
+    @override
     async def look(self, way: str, key: str, sought: Sought) -> Looked:
-        """Read a register, and those beside it that the way shows as well."""
         if way == "cypher":
             return _rows(key, (await self._call("query_cypher", _question(key)))["rows"])
         return await (self._look_at_edge(way) if key in EDGES else self._look_at_node(way, key, sought))
@@ -271,7 +271,7 @@ def _injected(key: str, found: Json) -> Told:
 
 def _put(found: Json) -> Told:
     node = found["node"]
-    # Who went beside others is told so by an error.
+    # A write that became a conflicting head is reported as an error.
     beside = not found.get("ok", False)
     return Told((node["version"], beside), node.get("sequence") or found["sequence"])
 
@@ -281,7 +281,7 @@ def _deleted(found: Json) -> Told:
 
 
 def _nodes(keys: Iterable[str], found: Iterable[Mapping[str, Any]]) -> Looked:
-    """What is there of some keys; a search also finds versions in conflict beside it, which are not looked at."""
+    """Return the existing nodes of ``keys``; conflicting versions found by a search are ignored."""
     shown = {
         node["id"]: ((_value(node["content"]), node["version"]), node["sequence"])
         for node in found

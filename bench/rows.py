@@ -1,4 +1,4 @@
-"""Walks, writes, imports, statements, search and starts over HTTP, each against a baseline of the same run.
+"""Traversals, writes, imports, statements, search and startup over HTTP, each against a baseline of the same run.
 
 `python -m bench.rows [--graph wordnet|dense] [--only PART …] [--quick]`
 """
@@ -37,7 +37,7 @@ HEALTH = request("GET", "/health")
 
 
 class Ground:
-    """A graph, the same rows in SQLite, and a data folder that holds it. Raises wordnet.Unavailable."""
+    """A graph, the same rows in SQLite, and a data folder with the graph. Raises wordnet.Unavailable."""
 
     def __init__(self, folder: Path, name: str, *, quick: bool) -> None:
         self.folder, self.quick = folder, quick
@@ -50,19 +50,19 @@ class Ground:
         self.title = f"{name}, {self.total:,} rows, over HTTP"
 
     def ids(self, quick: int, full: int) -> list[str]:
-        """Ids by seed."""
+        """Return random ids."""
         count = quick if self.quick else full
         return random.Random(SEED).sample([node["id"] for node in self.rows.nodes], count)
 
     @cached_property
     def loaded(self) -> tuple[Database, float]:
-        """The rows in SQLite, and the seconds that took."""
+        """The rows in SQLite, and the seconds of loading them."""
         database = Database(self.folder / "rows.sqlite")
         return database, database.load(self.rows)
 
     @cached_property
     def engine(self) -> tuple[Engine, float]:
-        """The rows in the bare engine, and the seconds that took."""
+        """The rows in the bare engine, and the seconds of loading them."""
         engine = Engine(self.folder / "bare.kuzu")
         return engine, engine.load(self.rows)
 
@@ -74,12 +74,12 @@ class Ground:
         return self.folder / "data"
 
     def copy(self, name: str) -> Path:
-        """A data folder with the graph, whose indexes have seen all of it."""
+        """Return a copy of the data folder with the graph and complete indexes."""
         return Path(shutil.copytree(self._data, self.folder / name))
 
 
 def walks(ground: Ground, *, quick: bool) -> Report:
-    """Compare walks from random starts with the same walks in SQLite, the answers included."""
+    """Compare traversals from random starts with SQLite, including the answers."""
     report, starts = Report(f"walks: {ground.title}"), ground.ids(10, 60)
     database, _ = ground.loaded
     with serving(HASHING, ground.copy("walked")) as (server, _), Wire(server.port) as wire:
@@ -94,7 +94,7 @@ def walks(ground: Ground, *, quick: bool) -> Report:
                 differing += _rows(answer.body) != _rows(held[0])
             took, s, h = times(served), times(near).p50, _health(wire)
             _within(report, f"depth {depth}", took.p50, str(took), h + s, f"/health {h:.3g} + SQLite {s:.3g}")
-            report.check(f"depth {depth}: answers unlike SQLite's", str(differing), differing == 0)
+            report.check(f"depth {depth}: answers that differ from SQLite's", str(differing), differing == 0)
         most = times([_deepest(wire, start) for start in starts[: 3 if quick else 30]])
         report.at_most("depth 10, at most 10,000 nodes: longest", str(most), most.longest, 1000, "ms")
     return report
@@ -113,7 +113,7 @@ def _rows(body: bytes) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
 
 
 def writes(ground: Ground, *, quick: bool) -> Report:
-    """Compare injects of 5 nodes and 5 edges, of one client and of many, with SQLite and one fdatasync."""
+    """Compare injects of 5 nodes and 5 edges, by one client and by many, with SQLite and one fdatasync."""
     report, count = Report(f"writes: {ground.title}"), 40 if quick else 200
     database, _ = ground.loaded
     data, choice = ground.copy("written"), random.Random(SEED)
@@ -133,7 +133,7 @@ def writes(ground: Ground, *, quick: bool) -> Report:
         one, many = (_written(server, ground, clients, seconds) for clients in (1, WRITERS))
         report.compare(f"{WRITERS} clients", f"{many / seconds:,.0f}/s", f"1 client {one / seconds:,.0f}/s", many / one)
         added = client.call("GET", f"{API}/stats")["nodes"] - before
-        report.check("nodes of theirs", f"{added:,} of {5 * (one + many):,}", added == 5 * (one + many))
+        report.check("nodes written by them", f"{added:,} of {5 * (one + many):,}", added == 5 * (one + many))
     return report
 
 
@@ -152,7 +152,7 @@ def _updated(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(server: Server, ground: Ground, clients: int, seconds: float) -> int:
-    """Return how many injects some clients make together in a time."""
+    """Return the number of injects that several clients make in a time."""
     counts, end = list[int](), time.monotonic() + seconds
 
     def write(number: int) -> None:
@@ -172,7 +172,7 @@ def _written(server: Server, ground: Ground, clients: int, seconds: float) -> in
 
 
 def loading(ground: Ground, *, quick: bool) -> Report:
-    """Compare an import and an export of all rows with SQLite, and the engine's delay with a bare engine's."""
+    """Compare an import and an export of all rows with SQLite, and the engine's lag with a bare engine's."""
     report, total = Report(f"loading: {ground.title}"), ground.total
     (_, near), (_, bare) = ground.loaded, ground.engine
     parts = list(graphs.file_blocks(ground.file))
@@ -205,7 +205,7 @@ def _caught_up(wire: Wire, edges: int) -> float:
 
 
 def _until_answered(wire: Wire, ready: bytes) -> Any:
-    """Ask again while the answer is 503 or 504."""
+    """Repeat a request while the answer is 503 or 504."""
     end = time.monotonic() + 600
     while (answer := wire.send(ready)).status != 200:
         if answer.status not in (503, 504) or time.monotonic() > end:
@@ -241,7 +241,7 @@ def _point(id_: str) -> bytes:
 
 
 def search(ground: Ground, *, quick: bool) -> Report:
-    """Compare hybrid search with embedding the query alone; vectors from letters."""
+    """Compare hybrid search with embedding the query alone, with hashed vectors."""
     report, choice = Report(f"hybrid search: {ground.title}"), random.Random(SEED)
     embedder = load_embedder(settings.load(HASHING))
     queries = [" ".join(node["content"].split()[:6]) for node in choice.sample(ground.rows.nodes, 40 if quick else 200)]
@@ -258,7 +258,7 @@ def _searched(wire: Wire, query: str) -> float:
 
 
 def killed(ground: Ground, *, quick: bool) -> Report:
-    """The first answer, walk and statement after kills in the middle of writes."""
+    """Measure the first answer, traversal and statement after kills in the middle of writes."""
     report, data, [start] = Report(f"after a kill: {ground.title}"), ground.copy("killed"), ground.ids(1, 1)
     found = [_restarted(data, start, number) for number in range(3 if quick else 8)]
     answered, walked, asked = (max(column) for column in zip(*found[1:], strict=True))
@@ -290,7 +290,7 @@ def _health(wire: Wire) -> float:
 
 
 def _within(report: Report, what: str, value: float, figure: str, limit: float, base: str) -> None:
-    """Add a figure against a limit that was measured in the same run."""
+    """Add a figure with a limit that was measured in the same run."""
     report.compare(what, figure, f"{base} = {limit:.3g} ms", value / limit, ("≤", 1.0))
 
 
@@ -305,7 +305,7 @@ PARTS: dict[str, Callable[..., Report]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a table for each part. Exit code 1 when an exact check failed."""
+    """Print a table for each part. Return 1 when an exact check failed."""
     options = parser("rows", (__doc__ or "").split("\n", 1)[0], PARTS)
     options.add_argument("--graph", choices=["wordnet", "dense"], default="wordnet", help="default: %(default)s")
     given = options.parse_args(arguments)

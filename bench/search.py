@@ -1,6 +1,6 @@
-"""Search: how much of the evidence it finds in real conversations, and what its approximate index misses.
+"""Search quality on real conversations, and the recall of the approximate index.
 
-`python -m bench.search [--only quality|approximate] [--quick]`. Quality is that of the service by default.
+`python -m bench.search [--only quality|approximate] [--quick]`. Quality uses the service's defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kgserve.projections.vector.index import VectorIndex
 
 DEPTHS = (5, 10, 20)
 MIN_RECALL = 0.64
-"""At 10, of the default mode."""
+"""Target recall at 10 of the default mode."""
 SEED = 20_060_925
 QUERIES = 200
 NEIGHBOURS = 10
@@ -37,14 +37,14 @@ MODES: dict[str, dict[str, object]] = {
     "semantic": {"mode": "semantic"},
     "graph": {"mode": "graph"},
 }
-# Measured with nothing tuned: tantivy's en_stem with OR, all-MiniLM-L6-v2, 20 hits of each fused.
+# Measured without tuning: tantivy's en_stem with OR, all-MiniLM-L6-v2, 20 fused hits of each.
 UNTUNED = {"keyword": 0.576, "semantic": 0.392, "hybrid without relations": 0.565}
 
 Recalls = list[tuple[float, ...]]
 
 
 def quality(path: Path, *, quick: bool) -> Report:
-    """Recall of all modes. Raises FileNotFoundError without conversations."""
+    """Measure the recall of all modes. Raises FileNotFoundError without conversations."""
     conversations = locomo.read(path)[: 1 if quick else None]
     total = sum(len(conversation.questions) for conversation in conversations)
     report = Report(f"search: {total} questions to {len(conversations)} conversations, recall@5/10/20")
@@ -63,9 +63,9 @@ def quality(path: Path, *, quick: bool) -> Report:
             else:
                 mark = ("≥", 1.0) if name == "default" else None
                 report.compare(name, figure, f"recall@10 of {base}", means[1] / base, mark)
-    report.notes.append("the baselines are fixed figures, not of this run: the mark, and untuned BM25 and MiniLM")
+    report.notes.append("the baselines are fixed figures, not of this run: the target, and untuned BM25 and MiniLM")
     if degraded:
-        report.notes.append("no embedding model is prepared: meaning is judged by letters alone, and no mark applies")
+        report.notes.append("no embedding model is prepared: vectors are hashed, and no target applies")
     return report
 
 
@@ -85,7 +85,7 @@ def _recalls(
 
 
 def approximate(_path: Path, *, quick: bool) -> Report:
-    """Recall of the approximate index on glosses of WordNet. Raises wordnet.Unavailable."""
+    """Measure the recall of the approximate index on glosses of WordNet. Raises wordnet.Unavailable."""
     rows, choice = graphs.read(wordnet.exchange_file()), random.Random(SEED)
     texts = [node["content"] for node in rows.nodes[: 1_000 if quick else EMBEDDED_NODES]]
     queries = [_query(text, choice) for text in choice.sample(texts, QUERIES)]
@@ -94,7 +94,7 @@ def approximate(_path: Path, *, quick: bool) -> Report:
     report = Report(f"search: the approximate index of {len(texts):,} nodes")
     _approximate(report, vectors, asked)
     if embedder.degraded:
-        report.notes.append("no embedding model is prepared: vectors are made from letters")
+        report.notes.append("no embedding model is prepared: vectors are hashed")
     embedder.close()
     return report
 
@@ -114,7 +114,7 @@ def _approximate(report: Report, vectors: NDArray[np.float32], queries: NDArray[
 
 
 def _query(content: str, choice: random.Random) -> str:
-    """Return some words in a row from a text, as a person would remember them."""
+    """Return consecutive words of a text, as a person would remember them."""
     words = content.split()
     start = choice.randrange(max(1, len(words) - 5))
     return " ".join(words[start : start + 6])
@@ -128,7 +128,7 @@ PARTS: dict[str, Callable[..., Report]] = {"quality": quality, "approximate": ap
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a table for each part; one without its data is skipped with a reason."""
+    """Print a table for each part; parts without data are skipped with a reason."""
     options = parser("search", (__doc__ or "").split("\n", 1)[0], PARTS)
     options.add_argument("--conversations", type=Path, default=locomo.FILE, help="file of conversations (%(default)s)")
     given = options.parse_args(arguments)

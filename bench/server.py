@@ -1,4 +1,4 @@
-"""The real server as a child process, and a plain client for it."""
+"""A real server as a child process, and a plain client."""
 
 from __future__ import annotations
 
@@ -25,36 +25,39 @@ IDLE_SECONDS = 2.0
 KEPT_EVENTS = 2_000
 INDEX_SECONDS = 3_600.0
 HASHING: dict[str, object] = {"embedding_provider": "hashing", "shutdown_grace": 60}
-"""Settings of servers whose indexes follow at next to no cost: vectors are made from letters."""
+"""Settings with hashed vectors, whose indexes follow at negligible cost."""
 
 
 class ServerFailed(Exception):
-    """The server did not start, or did not answer as it must."""
+    """The server did not start, or gave an unexpected answer."""
 
 
 class Reply(NamedTuple):
-    """An answer: its status and its body as it came."""
+    """Status and raw body of an answer."""
 
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """The body, decoded."""
+        """Decode the body."""
         return msgspec.json.decode(self.body)
 
 
 class Client:
-    """One kept-open connection to a server on 127.0.0.1. Not for several threads at once."""
+    """One persistent connection to a server on 127.0.0.1. Not thread-safe."""
 
     def __init__(self, port: int, timeout: float = 600.0) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         self._used = time.monotonic()
 
     def send(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, media: str = "json") -> Reply:
-        """Send an encoded body, or stream one from blocks. Raises OSError or HTTPException when the server is gone."""
+        """Send an encoded body, or stream one from blocks.
+
+        Raises OSError or HTTPException when the server is unreachable.
+        """
         headers = {} if body is None else {"Content-Type": f"application/{media}"}
         if time.monotonic() - self._used > IDLE_SECONDS:
-            # The server has closed its end by now, or is about to; the next request opens a new one.
+            # The server has closed its end or is about to; the next request opens a new connection.
             self._connection.close()
         try:
             self._connection.request(method, path, body, headers)
@@ -72,19 +75,19 @@ class Client:
         return self._checked(method, path, reply).json()
 
     def upload(self, store: str, blocks: Iterable[bytes]) -> Any:
-        """Stream NDJSON into a store; returns the import's answer."""
+        """Stream NDJSON into a store. Return the import's answer."""
         path = f"/api/memory/{store}/import"
         return self._checked("POST", path, self.send("POST", path, blocks, "x-ndjson")).json()
 
     def export(self, store: str, question: str = "") -> list[Any]:
-        """All lines of a store, decoded; `question` is the query of the URL, such as `?as_of=7`."""
+        """Return all decoded lines of a store; `question` is the query of the URL, such as `?as_of=7`."""
         path = f"/api/memory/{store}/export{question}"
         reply = self._checked("GET", path, self.send("GET", path))
         decode = msgspec.json.Decoder().decode
         return [decode(line) for line in reply.body.splitlines()]
 
     def settle(self, store: str) -> None:
-        """Wait until the history and all indexes of a store have seen its last commit."""
+        """Wait until the history and all indexes of a store have applied its last commit."""
         end = time.monotonic() + INDEX_SECONDS
         while behind := {name: lag for name, lag in self._lags(store).items() if lag}:
             if time.monotonic() > end:
@@ -92,7 +95,7 @@ class Client:
             time.sleep(0.1)
 
     def _lags(self, store: str) -> dict[str, int]:
-        """Return by how many commits or texts each projection lags; the engine follows only when it is asked."""
+        """Return the lag of each projection in commits or texts; the engine follows only on request."""
         stats = self.call("GET", f"/api/memory/{store}/stats")
         own = {name: value for name, value in stats.items() if name.endswith("_lag") and name != "engine_lag"}
         return own | {index["name"]: max(index["lag"], index["pending"]) for index in stats["indexes"]}
@@ -115,9 +118,9 @@ class Client:
 
 
 class Server:
-    """`kgserve serve` on a free port. Its log lines (JSON, standard error) are read as they come.
+    """`kgserve serve` on a free port. Reads its log lines (JSON, standard error) as they arrive.
 
-    ``module`` is what to run in its place, ``environment`` is added to that of this process.
+    ``module`` is run instead of `kgserve`; ``environment`` is added to that of this process.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class Server:
         self.port = self._listen()
 
     def client(self, timeout: float = 600.0) -> Client:
-        """A new connection."""
+        """Return a new connection."""
         return Client(self.port, timeout)
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
@@ -154,12 +157,12 @@ class Server:
                 time.sleep(0.05)
 
     def mark(self) -> int:
-        """The place in the log up to which events are old; hand it to `wait_event`."""
+        """Return the current position in the log, for `wait_event`."""
         with self._news:
             return self._seen
 
     def wait_event(self, name: str, since: int, seconds: float) -> dict[str, Any] | None:
-        """The first log line whose event is `name` after the place `since`; None when none comes in time."""
+        """Return the first log line with event `name` after position `since`; None when none arrives in time."""
         end = time.monotonic() + seconds
         with self._news:
             while True:
@@ -171,49 +174,49 @@ class Server:
                     return None
 
     def is_within(self, first: str, last: str) -> bool:
-        """Whether the newest log line of the two events is that of the first."""
+        """Return True if the newest log line of the two events is that of the first."""
         with self._news:
             names = [event.get("event") for event in self._events if event.get("event") in (first, last)]
         return names[-1:] == [first]
 
     def log_tail(self, count: int = 20) -> list[dict[str, Any]]:
-        """The newest log lines."""
+        """Return the newest log lines."""
         with self._news:
             return self._events[-count:]
 
     def process_status(self) -> dict[str, str]:
-        """The fields of /proc/PID/status."""
+        """Return the fields of /proc/PID/status."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
     def mebibytes(self, field: str) -> float:
-        """A memory field of the process: VmRSS now, VmHWM at its highest."""
+        """Return a memory field of the process in MiB: VmRSS is the current, VmHWM the maximum value."""
         return int(self.process_status()[field].split()[0]) / 1024
 
     def processor_seconds(self) -> float:
-        """What the process has spent of the processors' time."""
+        """Return the CPU seconds of the process."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def threads(self) -> int:
-        """Threads of the process."""
+        """Return the number of threads of the process."""
         return int(self.process_status()["Threads"])
 
     def descriptors(self) -> int:
-        """Open file descriptors of the process."""
+        """Return the number of open file descriptors of the process."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208 - names are enough
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
+        """True if the process is alive."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it at once, as a power cut would. Raises ServerFailed when it had ended by itself before."""
+        """Kill the process, as a power cut would. Raises ServerFailed when it had already exited."""
         ended = self._process.poll()
         self._end()
         if ended is not None:
-            raise ServerFailed(f"it had ended by itself, exit code {ended}; log: {self.log_tail()}")
+            raise ServerFailed(f"the server had already exited with code {ended}; log: {self.log_tail()}")
 
     def _end(self) -> None:
         self._process.kill()
@@ -221,7 +224,7 @@ class Server:
         self._close_pipes()
 
     def stop(self, seconds: float = 60.0) -> None:
-        """End it in an orderly way. Raises ServerFailed when it does not leave in time or not with exit code 0."""
+        """Stop the process with SIGTERM. Raises ServerFailed unless it exits in time with code 0."""
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(seconds)
@@ -260,7 +263,7 @@ class Server:
         finally:
             guard.cancel()
         self._end()
-        raise ServerFailed(f"it did not start; log: {self.log_tail()}")
+        raise ServerFailed(f"the server did not start; log: {self.log_tail()}")
 
     def _read_log(self) -> None:
         assert self._process.stderr is not None
@@ -277,21 +280,21 @@ class Server:
 
 @contextmanager
 def scratch_folder() -> Generator[Path]:
-    """A folder that is removed afterwards."""
+    """Yield a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 @contextmanager
 def serving(settings: Mapping[str, object], data: Path | None = None) -> Generator[tuple[Server, Client]]:
-    """A server and a client of it, on a data folder or on one that is removed afterwards."""
+    """Yield a server and its client, on a data folder or a temporary one."""
     with scratch_folder() as folder, Server(data or folder, settings) as server, server.client() as client:
         yield server, client
 
 
 @contextmanager
 def working(work: Callable[[threading.Event], None]) -> Generator[None]:
-    """Do work in a thread, which is to end when its event is set, until the block ends."""
+    """Run `work` in a thread during a block. The work must end when its event is set."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), daemon=True)
     thread.start()
@@ -303,22 +306,22 @@ def working(work: Callable[[threading.Event], None]) -> Generator[None]:
 
 
 def end_when_told() -> None:
-    """Let SIGTERM unwind this process, so that the servers it has started end with it."""
+    """Make SIGTERM unwind this process, so that the servers it has started end with it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def launch(module: str, arguments: list[str], more: Mapping[str, str]) -> subprocess.Popen[str]:
-    """A process that runs a module, with ``more`` in its environment."""
+    """Start a process that runs a module, with ``more`` in its environment."""
     command, environment = [sys.executable, "-m", module, *arguments], {**os.environ, **more}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """`kgserve` with these arguments, to its end."""
+    """Run `kgserve` with these arguments to its end."""
     command = [sys.executable, "-m", "kgserve", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def doctor(data: Path, store: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`kgserve doctor STORE` on the folder of a stopped server; the caller reads exit code and output."""
+    """Run `kgserve doctor STORE` on the folder of a stopped server; the caller checks exit code and output."""
     return run(["doctor", "--data", str(data), store, *arguments])

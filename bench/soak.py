@@ -1,9 +1,9 @@
-"""A server in use for long, and killed now and then: `python -m bench.soak [--minutes N] [--seed S]`.
+"""Soak test with kills: `python -m bench.soak [--minutes N] [--seed S]`.
 
-Eight writers, eight readers, four listeners, a backup every minute. For the first three fifths of the time the server
-is killed (SIGKILL) at random and started again; then it is left alone, and its memory, threads and descriptors are
-watched. What was acknowledged must be there, and nothing in part; listeners must be told of every commit once; there
-must be no 5xx but 503 around a restart; the backups must verify. Exit code 1 on a violation.
+Eight writers, eight readers, four listeners, and a backup every minute. For the first three fifths of the time, the
+server is killed (SIGKILL) at random and restarted. Then it runs undisturbed, while memory, threads and descriptors are
+monitored. Acknowledged writes must exist and no write partially. Listeners must receive every commit once. The only 5xx
+allowed is 503 around a restart. Backups must verify. Exit code 1 on a violation.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ SETTINGS = {
     "log_level": "warning",
 }
 KILLED_FOR = 0.6
-"""The part of the time in which the server is killed."""
+"""Share of the time in which the server is killed."""
 LIFE_SECONDS = (8.0, 30.0)
 BACKUP_SECONDS = 60.0
 PATIENCE = 120.0
 GROWTH = 1.2
-"""Memory may be so many times in the last quarter of the quiet time what it was in the second."""
+"""Maximum ratio of memory in the last to the second quarter of the undisturbed time."""
 MORE = {"threads": 6.0, "descriptors": 16.0}
-"""Others may grow by so much at the most: a compaction or a rebuild may be under way."""
+"""Maximum growth of other figures; a compaction or rebuild may be in progress."""
 
 
 class Sample(NamedTuple):
-    """The server's process at one moment: MiB of memory, threads, open descriptors."""
+    """Sample of the server's process: MiB of memory, threads, open descriptors."""
 
     memory: float
     threads: float
@@ -62,18 +62,18 @@ class Watch:
         self._samples: list[Sample] = []
 
     def take(self) -> None:
-        """One more sample."""
+        """Add a sample."""
         server = self._server
         self._samples.append(Sample(server.mebibytes("VmRSS"), server.threads(), server.descriptors()))
 
     def quarter(self, number: int, field: str) -> float:
-        """The median of a figure in the first (0) to the last (3) quarter of the samples."""
+        """Return the median of a figure in the first (0) to last (3) quarter of the samples."""
         count = len(self._samples)
         part = self._samples[number * count // 4 : (number + 1) * count // 4] or self._samples[-1:]
         return statistics.median(getattr(each, field) for each in part)
 
     def judge(self) -> list[str]:
-        """What did not stay as it was."""
+        """Return the figures that grew too much."""
         wrong: list[str] = []
         if self.quarter(3, "memory") > GROWTH * self.quarter(1, "memory"):
             wrong.append(f"memory grew: {self}")
@@ -84,41 +84,41 @@ class Watch:
 
     @override
     def __str__(self) -> str:
-        """All figures, each by quarters."""
+        """Format all figures by quarters."""
         quarters = {each: [f"{self.quarter(number, each):.0f}" for number in range(4)] for each in Sample._fields}
         return "; ".join(f"{field} {' → '.join(figures)}" for field, figures in quarters.items())
 
 
 class Backups(threading.Thread):
-    """Backs the data folder up into one folder, again and again."""
+    """Thread that backs up the data folder into one folder repeatedly."""
 
     def __init__(self, site: Site, data: Path, folder: Path, seconds: float) -> None:
         super().__init__(daemon=True)
         self._site, self._data, self._folder, self._seconds = site, data, folder, seconds
-        self.lives = 0  # how many servers there have been
+        self.lives = 0  # number of servers so far
 
     @override
     def run(self) -> None:
-        """One after the other; one that a kill fell into may fail."""
+        """Make one backup after another; one interrupted by a kill may fail."""
         while not self._site.over.wait(self._seconds):
             lives = self.lives
             done = run(["backup", "--data", str(self._data), "--to", str(self._folder)])
             if done.returncode == 0:
                 self._site.count("backup")
             elif self.lives != lives or self._site.is_moving:
-                self._site.count("backup that a kill fell into")
+                self._site.count("backup interrupted by a kill")
             else:
                 self._site.violate(f"backup: exit {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
 
     def verify(self) -> None:
-        """Look at the folder once all is over."""
+        """Verify the backup folder at the end."""
         done = run(["verify", str(self._folder)])
         if done.returncode != 0:
             self._site.violate(f"verify: exit {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
 
 
 class Soak:
-    """A data folder with its server, and all who use it."""
+    """A data folder with its server and all clients."""
 
     def __init__(self, folder: Path, seconds: float, seed: int) -> None:
         self._data = folder / "data"
@@ -138,7 +138,7 @@ class Soak:
         self.slowest = 0.0
 
     def run(self) -> None:
-        """The whole time, and what is to be looked at in the end."""
+        """Run the whole test and the final checks."""
         try:
             self._run()
         finally:
@@ -174,7 +174,7 @@ class Soak:
             self.watch.take()
             time.sleep(0.5)
             if not self._server.running:
-                self.site.violate(f"the server ended by itself; log: {self._server.log_tail()}")
+                self.site.violate(f"the server exited unexpectedly; log: {self._server.log_tail()}")
                 self._restart()
 
     def _kill(self) -> None:
@@ -224,7 +224,7 @@ class Soak:
         self.site.violations += tally.violations
 
     def _hear_to_the_end(self) -> None:
-        """Listeners must be told of everything that was acknowledged, once."""
+        """Check that listeners have received every acknowledged commit once."""
         for hearer, ledger in zip(self._hearers, self.ledgers, strict=True):
             written = {at: n for each in self._writers if each.writes_to(ledger) for at, n in each.events.items()}
             end = time.monotonic() + PATIENCE
@@ -233,7 +233,7 @@ class Soak:
             time.sleep(0.5)  # the last commit may have several events
             wrong = [at for at, number in written.items() if not number <= hearer.seen.get(at, 0)]
             if wrong:
-                self.site.violate(f"{hearer.name}: {len(wrong)} commits not told in full: {sorted(wrong)[:5]}")
+                self.site.violate(f"{hearer.name}: {len(wrong)} commits not reported completely: {sorted(wrong)[:5]}")
 
 
 def show(soak: Soak, seconds: float) -> None:
@@ -244,17 +244,17 @@ def show(soak: Soak, seconds: float) -> None:
     acknowledged = sum(ledger.acknowledged for ledger in soak.ledgers)
     print(f"{acknowledged:,} writes acknowledged; {soak.kills} kills; {seconds:.0f} s")
     print(f"slowest from start to every store compared: {soak.slowest:.1f} s")
-    print(f"when left alone: {soak.watch}")
+    print(f"without kills: {soak.watch}")
     for text in soak.site.violations[:20]:
         print(f"! {text}")
     print(f"{len(soak.site.violations)} violations")
 
 
 def main() -> int:
-    """Run for the time that is asked for, and print."""
+    """Run for the requested time and print the result."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--minutes", type=float, default=10, help="how long (default 10)")
-    parser.add_argument("--seed", type=int, default=1, help="of the kills (default 1)")
+    parser.add_argument("--minutes", type=float, default=10, help="duration (default 10)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the kills (default 1)")
     given = parser.parse_args()
     start = time.monotonic()
     with scratch_folder() as folder:

@@ -1,4 +1,4 @@
-"""Who uses a server that is killed now and then: they come back, and check what they get."""
+"""Clients of a server that is killed repeatedly: they reconnect and check the answers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from bench.server import Client, Reply, Server
 from bench.writers import GONE, write_unit
 
 UNITS = 24
-"""Units of each writer: with all generations of one, the stores' sizes stay as they are."""
+"""Units per writer; all generations of a unit keep the stores' sizes constant."""
 SIZE = 200
 WRITE_SECONDS = 0.15
 READ_SECONDS = 0.1
 BREATH = (9.0, 2.5)
-"""Writers write for so long and pause for so long, all at once, so that compaction finds a store at rest."""
+"""Seconds of writing and of pause, common to all writers, so that compaction finds an idle store."""
 STARTING_SECONDS = 30.0
-"""So long after a start 503 is no violation: stores and indexes are being opened."""
+"""Seconds after a start in which 503 is allowed, while stores and indexes open."""
 
 _GENERATION = re.compile(r"generation (\d+) of ")
 
 
 class Site:
-    """The server as its clients know it: where it is now, whether it is up, and what it answered."""
+    """The server as its clients see it: its port, whether it is up, and counts of its answers."""
 
     def __init__(self) -> None:
         self.violations: list[str] = []
@@ -48,38 +48,38 @@ class Site:
 
     @property
     def port(self) -> int:
-        """Where the server listens now."""
+        """Current port of the server."""
         assert self._server is not None
         return self._server.port
 
     def starts(self, server: Server) -> None:
-        """A server answers from now on; nobody writes yet."""
+        """Record that a server answers; writers still wait."""
         self._server, self._started = server, time.monotonic()
         self._up.set()
 
     def opens(self) -> None:
-        """Writers may go on."""
+        """Let writers continue."""
         self._writable.set()
 
     def ends(self) -> None:
-        """The server is about to be killed or stopped."""
+        """Record that the server is about to be killed or stopped."""
         self._up.clear()
 
     def rests(self) -> None:
-        """Returns once no writer is at work; none begins until `opens`."""
+        """Wait until no writer is active; none starts until `opens`."""
         self._writable.clear()
         while self._writing:
             time.sleep(0.01)
 
     def wait(self) -> bool:
-        """Whether there is a server to ask; False when all is over."""
+        """Wait for a server. Return False when the test is over."""
         while not self.over.is_set():
             if self._up.wait(0.1):
                 return True
         return False
 
     def may_write(self) -> bool:
-        """Take part in writing; to be given back with `wrote`."""
+        """Register a write, to be ended with `wrote`. Return True if writing is allowed."""
         if not self._writable.wait(0.1) or self.over.is_set():
             return False
         with self._lock:
@@ -87,17 +87,17 @@ class Site:
             return self._writable.is_set()
 
     def wrote(self) -> None:
-        """Ends what `may_write` began."""
+        """End a write registered with `may_write`."""
         with self._lock:
             self._writing -= 1
 
     def violate(self, text: str) -> None:
-        """Note what must not be."""
+        """Record a violation."""
         with self._lock:
             self.violations.append(text)
 
     def judge(self, what: str, reply: Reply) -> bool:
-        """Count an answer; whether it is a success. A server that ends or has just started may say 503."""
+        """Count an answer, and return True for success. 503 is allowed while the server starts or stops."""
         self.count(what if reply.status < 300 else f"{what}: {reply.status}")
         if reply.status == 503 and self.is_moving:
             self.count("503 while starting or stopping")
@@ -107,17 +107,17 @@ class Site:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the server is ending or has started a moment ago."""
+        """True if the server is ending or has just started."""
         return not self._up.is_set() or time.monotonic() - self._started < STARTING_SECONDS
 
     def count(self, what: str, number: int = 1) -> None:
-        """Count something for the report."""
+        """Count an event for the report."""
         with self._lock:
             self.counts[what] += number
 
 
 class Visitor(threading.Thread, ABC):
-    """A client that goes on until all is over, with a new connection after each end of the server."""
+    """A client that runs until the test ends, with a new connection after each end of the server."""
 
     def __init__(self, site: Site, name: str) -> None:
         super().__init__(daemon=True, name=name)
@@ -126,7 +126,7 @@ class Visitor(threading.Thread, ABC):
 
     @override
     def run(self) -> None:
-        """Come, and come again."""
+        """Visit the server repeatedly."""
         while self.site.wait():
             with suppress(*GONE):
                 self.visit()
@@ -134,11 +134,11 @@ class Visitor(threading.Thread, ABC):
 
     @abstractmethod
     def visit(self) -> None:
-        """What is done while there is a server. Raises what a connection that breaks does."""
+        """Use the server while it runs. Raises the errors of broken connections."""
 
 
 class Writer(Visitor):
-    """Injects, updates and deletes units of its own; notes what was acknowledged, and how many events tell of it."""
+    """Client that injects, updates and deletes its own units, and records acknowledgements and expected events."""
 
     def __init__(self, site: Site, name: str, ledger: Ledger) -> None:
         super().__init__(site, name)
@@ -147,8 +147,8 @@ class Writer(Visitor):
         self.events: dict[int, int] = {}
 
     @override
+    @override
     def visit(self) -> None:
-        """Write, with pauses."""
         with Client(self.site.port, timeout=60) as client:
             while not self.site.over.wait(WRITE_SECONDS * self.choice.random() * 2):
                 if time.monotonic() % sum(BREATH) > BREATH[0] or not self.site.may_write():
@@ -159,7 +159,7 @@ class Writer(Visitor):
                     self.site.wrote()
 
     def writes_to(self, ledger: Ledger) -> bool:
-        """Whether it is one of a store's writers."""
+        """Return True if it is one of a store's writers."""
         return self._ledger is ledger
 
     def _step(self, client: Client) -> None:
@@ -178,15 +178,15 @@ class Writer(Visitor):
 
 
 class Reader(Visitor):
-    """Asks in every way that there is, and looks whether a unit is ever seen half written."""
+    """Client that reads in all ways, and checks that no unit is ever seen half written."""
 
     def __init__(self, site: Site, name: str, stores: Iterable[str], units: Iterable[str]) -> None:
         super().__init__(site, name)
         self._stores, self._units = list(stores), list(units)
 
     @override
+    @override
     def visit(self) -> None:
-        """Read, with pauses."""
         with Client(self.site.port, timeout=60) as client:
             while not self.site.over.wait(READ_SECONDS * self.choice.random() * 2):
                 self._ask(client, f"/api/memory/{self.choice.choice(self._stores)}", self.choice.choice(self._units))
@@ -228,7 +228,7 @@ def _generation(content: str) -> int:
 
 
 class Hearer(Visitor):
-    """Listens to a store, and resumes where it left off. ``seen`` holds how many events of each commit it was told."""
+    """Client that listens to a store and resumes at its position. ``seen`` counts the received events per commit."""
 
     def __init__(self, site: Site, store: str) -> None:
         super().__init__(site, f"listener of {store}")
@@ -238,8 +238,8 @@ class Hearer(Visitor):
         self._place = (0, 0)
 
     @override
+    @override
     def visit(self) -> None:
-        """Listen until the stream ends, or for a while."""
         stay = time.monotonic() + self.choice.uniform(1, 20)
         with Listener(self.site.port, self._path, self._last_id, timeout=3.0) as listener:
             if listener.status != 200:
@@ -254,7 +254,7 @@ class Hearer(Visitor):
             self._last_id = listener.last_id
 
     def reached(self, sequence: int) -> bool:
-        """Whether it has been told of everything up to a commit."""
+        """Return True if all commits up to ``sequence`` were received."""
         return int(self._last_id.partition("-")[0]) >= sequence
 
     def _refused(self, listener: Listener) -> None:
@@ -264,7 +264,7 @@ class Hearer(Visitor):
 
     def _hear(self, told: Told) -> None:
         self._last_id = told.id
-        if told.kind in ("dropped", "index_ready"):  # of no commit, and without a place of their own
+        if told.kind in ("dropped", "index_ready"):  # belongs to no commit and has no position
             self.site.count(told.kind)
             return
         sequence, _, index = told.id.partition("-")

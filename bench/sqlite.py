@@ -1,4 +1,4 @@
-"""The same rows in an SQLite file of this process: two indexes over the edges, and every commit on the disk."""
+"""The same rows in an SQLite file of this process: two indexes over the edges, every commit synced to disk."""
 
 from __future__ import annotations
 

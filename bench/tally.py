@@ -1,4 +1,4 @@
-"""The table of the crash bench, and how it reads a store that may still be opening."""
+"""Table of the crash test, and reading of a store that may still be opening."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = 4
 
 
 class Tally(msgspec.Struct):
-    """Rounds of one kind. `reached` counts those in which the intended moment was hit."""
+    """Rounds of one kind. `reached` counts those that hit the intended moment."""
 
     kind: str
     rounds: int = 0
@@ -40,7 +40,7 @@ def show(tallies: Sequence[Tally]) -> None:
 
 
 def export_when_open(client: Client, store: str) -> list[Any]:
-    """All lines of a store; comes again while it is opening, and takes one that was never created as empty."""
+    """Return all lines of a store; retry while it is opening, and treat a missing store as empty."""
     end = time.monotonic() + OPENING_SECONDS
     while True:
         reply = client.send("GET", f"/api/memory/{store}/stats")
@@ -50,15 +50,15 @@ def export_when_open(client: Client, store: str) -> list[Any]:
             try:
                 return client.export(store)
             except IncompleteRead:
-                # Rows turned out to be damaged on the way, and are being made anew.
+                # Rows were found damaged meanwhile and are being rebuilt.
                 client.close()
         elif reply.status != 503 or time.monotonic() > end:
-            raise ServerFailed(f"{store} does not open: {reply.status} {reply.body[:500]!r}")
+            raise ServerFailed(f"{store} cannot be opened: {reply.status} {reply.body[:500]!r}")
         time.sleep(0.1)
 
 
 def consult(data: Path, store: str, tally: Tally) -> None:
-    """Let the doctor look at a store of a stopped server; what it finds is a violation."""
+    """Run the doctor on a store of a stopped server; its findings are violations."""
     found = doctor(data, store)
     if found.returncode != 0:
         words = f"{found.stdout[-1500:]}{found.stderr[-500:]}"

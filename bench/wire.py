@@ -1,4 +1,4 @@
-"""Requests that are ready as bytes over one kept-open socket: what the client costs stays out of what is measured."""
+"""Prebuilt requests over one persistent socket, which keeps the client's cost out of measurements."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ BLOCK = 1 << 20
 
 
 class Answer(NamedTuple):
-    """What came back, and the milliseconds from the first byte sent to the last one received."""
+    """An answer, and the milliseconds from the first byte sent to the last one received."""
 
     milliseconds: float
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """The body, decoded."""
+        """Decode the body."""
         return msgspec.json.decode(self.body)
 
 
 def request(method: str, path: str, value: object = None) -> bytes:
-    """A request as it is sent, with `value` as JSON in its body."""
+    """Encode a request, with `value` as JSON in its body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1"]
     body = b"" if value is None else msgspec.json.encode(value)
     if body:
@@ -36,7 +36,7 @@ def request(method: str, path: str, value: object = None) -> bytes:
 
 
 class Wire:
-    """One connection to a server on 127.0.0.1. A context manager; not for several threads at once."""
+    """One connection to a server on 127.0.0.1. A context manager; not thread-safe."""
 
     def __init__(self, port: int, timeout: float = 600.0) -> None:
         self._address, self._timeout = ("127.0.0.1", port), timeout
@@ -44,14 +44,14 @@ class Wire:
         self._used = time.monotonic()
 
     def ask(self, ready: bytes) -> Answer:
-        """Send, and read the whole answer. Raises ServerFailed on any status but 2xx."""
+        """Send a request and read the whole answer. Raises ServerFailed on any status but 2xx."""
         answer = self.send(ready)
         if not 200 <= answer.status < 300:
             raise ServerFailed(f"{ready[:80]!r}: {answer.status} {answer.body[:500]!r}")
         return answer
 
     def send(self, ready: bytes) -> Answer:
-        """The same, whatever the status."""
+        """Send a request and read the whole answer, whatever its status."""
         if time.monotonic() - self._used > IDLE_SECONDS:
             self._socket.close()
             self._socket = self._connect()
@@ -80,7 +80,7 @@ class Wire:
         return parts
 
     def _read_chunks(self, parts: list[bytes]) -> list[bytes]:
-        # JSON holds no line ends of this kind, so nothing within it looks like the last chunk.
+        # JSON contains no such line ends, so nothing within it looks like the last chunk.
         tail = parts[0][-5:]
         while tail != b"0\r\n\r\n":
             parts.append(self._receive())
@@ -90,7 +90,7 @@ class Wire:
     def _receive(self) -> bytes:
         block = self._socket.recv(BLOCK)
         if not block:
-            raise ServerFailed("the server closed the connection in the middle of an answer")
+            raise ServerFailed("the server closed the connection within an answer")
         return block
 
     def _connect(self) -> socket.socket:
@@ -106,7 +106,7 @@ class Wire:
 
 
 def joined(chunks: bytes) -> bytes:
-    """A body out of its chunks."""
+    """Return a body assembled from its chunks."""
     parts: list[bytes] = []
     at = 0
     while size := int(chunks[at : (end := chunks.index(b"\r\n", at))], 16):

@@ -50,7 +50,7 @@ POINTERS = {
     "<": "participle_of",
     "\\": "pertainym",
 }
-# The numbers of the lexicographer files, in order from 00.
+# Numbers of the lexicographer files, in order from 00.
 _FILES_IN_ORDER = """
 adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body noun.cognition
 noun.communication noun.event noun.feeling noun.food noun.group noun.location noun.motive noun.object
@@ -63,7 +63,7 @@ LEXICOGRAPHER_FILES = _FILES_IN_ORDER.split()
 
 
 class Unavailable(Exception):
-    """WordNet cannot be had here; the text says why."""
+    """WordNet is not available here; the message says why."""
 
 
 class Pointer(NamedTuple):
@@ -75,7 +75,7 @@ class Pointer(NamedTuple):
 
 
 class Synset(msgspec.Struct, frozen=True, kw_only=True):
-    """One meaning, with the words that have it."""
+    """One meaning, and the words that have it."""
 
     id: str
     type: str
@@ -91,7 +91,7 @@ class Graph(NamedTuple):
 
 
 def parse_synset(line: str) -> tuple[Synset, list[Pointer]]:
-    """One line of a data file: a synset and its pointers, among them the same one several times (one per word pair)."""
+    """Parse a line of a data file into a synset and its pointers, which repeat per word pair."""
     body, gloss = line.split("|", 1)
     fields = body.split()
     offset, lexicographer_file, kind, word_count = fields[0], int(fields[1]), fields[2], int(fields[3], 16)
@@ -111,12 +111,12 @@ def parse_synset(line: str) -> tuple[Synset, list[Pointer]]:
 
 
 def synset_id(kind: str, offset: str) -> str:
-    """`n00001740`; a satellite adjective lives in the file of the adjectives and is numbered there."""
+    """Return a synset's id, such as `n00001740`; satellite adjectives are numbered in the adjectives' file."""
     return ("a" if kind == "s" else kind) + offset
 
 
 def read(folder: Path) -> Graph:
-    """All synsets and distinct pointers from the four data files in `folder`."""
+    """Read all synsets and distinct pointers from the four data files in `folder`."""
     nodes: list[Synset] = []
     edges: dict[Pointer, None] = {}
     for name in FILES:
@@ -129,7 +129,7 @@ def read(folder: Path) -> Graph:
 
 
 def lines(graph: Graph) -> Iterator[bytes]:
-    """The graph as lines of kgserve's exchange format, nodes first."""
+    """Yield the graph as lines of kgserve's exchange format, nodes first."""
     encode = msgspec.json.Encoder().encode
     for node in graph.nodes:
         record = {"kind": "node", "id": node.id, "type": node.type, "content": node.content}
@@ -140,7 +140,7 @@ def lines(graph: Graph) -> Iterator[bytes]:
 
 
 def folder(cache: Path = CACHE) -> Path:
-    """The folder with WordNet's data files, downloaded and unpacked when it is not there. Raises Unavailable."""
+    """Return the folder with WordNet's data files, downloading it if missing. Raises Unavailable."""
     data = cache / "root" / "usr" / "share" / "wordnet"
     if not (data / "data.noun").exists():
         _unpack(_download(cache / "apt"), cache / "root")
@@ -148,13 +148,13 @@ def folder(cache: Path = CACHE) -> Path:
 
 
 def exchange_file(cache: Path = CACHE) -> Path:
-    """WordNet as an NDJSON file in the cache (about 60 MB), checked by its counts. Raises Unavailable."""
+    """Return WordNet as an NDJSON file in the cache (about 60 MB), checked by its counts. Raises Unavailable."""
     path = cache / "wordnet.ndjson"
     if not path.exists():
         graph = read(folder(cache))
         if (len(graph.nodes), len(graph.edges)) != (NODE_COUNT, EDGE_COUNT):
             found = f"{len(graph.nodes):,} synsets and {len(graph.edges):,} pointers"
-            raise Unavailable(f"the package {PACKAGE} holds {found}: not WordNet 3.0")
+            raise Unavailable(f"the package {PACKAGE} contains {found}, which is not WordNet 3.0")
         partial = path.with_suffix(".partial")
         with partial.open("wb") as file:
             file.writelines(lines(graph))
@@ -164,12 +164,10 @@ def exchange_file(cache: Path = CACHE) -> Path:
 
 def _download(apt: Path) -> Path:
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        raise Unavailable(
-            f"WordNet comes as the Debian package {PACKAGE}, and apt-get and dpkg are not on this machine"
-        )
+        raise Unavailable(f"WordNet is the Debian package {PACKAGE}, but apt-get and dpkg are not installed")
     apt.mkdir(parents=True, exist_ok=True)
     if _apt(apt, "download", PACKAGE) != 0:
-        # The machine's package lists are absent or old: fetch lists of our own, which needs no root.
+        # The machine's package lists are missing or old: fetch private lists, which needs no root.
         own = _own_lists(apt)
         if _apt(apt, *own, "update") != 0 or _apt(apt, *own, "download", PACKAGE) != 0:
             raise Unavailable(f"apt-get could not download {PACKAGE}")
@@ -177,7 +175,7 @@ def _download(apt: Path) -> Path:
 
 
 def _apt(folder: Path, *arguments: str) -> int:
-    # apt's sandbox user cannot write here; without root there is none to switch to.
+    # apt's sandbox user cannot write here; without root, no other user is available.
     command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", *arguments]
     return subprocess.run(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False

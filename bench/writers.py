@@ -1,4 +1,4 @@
-"""Clients that write into a store until the server is gone, and enter in a ledger what was acknowledged."""
+"""Clients that write into a store until the server is gone, and record acknowledgements in a ledger."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bench.server import Client, Reply
 
 GONE = (OSError, http.client.HTTPException)
 KEPT = 50
-"""Units of earlier rounds that each client goes on with."""
+"""Units of earlier rounds that each client continues with."""
 
 
 class Writers:
-    """Some threads, each with a connection of its own, that inject, update and delete units. A context manager.
+    """Threads with their own connections that inject, update and delete units. A context manager.
 
-    With `adopt` they go on with units of earlier rounds too. `unexpected` are answers that no write should get;
+    With `adopt`, they also continue with units of earlier rounds. `unexpected` are answers that no write should get;
     `refused` is set at the first 503 or 507.
     """
 
@@ -46,7 +46,7 @@ class Writers:
         self._go.clear()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._go.set()
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class Writers:
                     own.remove(unit)
 
     def _step(self, client: Client, unit: Unit, choice: random.Random) -> bool:
-        """Make one request; return whether the unit's state is known afterwards."""
+        """Make one request. Return True if the unit's state is known afterwards."""
         reply, after = write_unit(client, self._ledger, unit, choice)
         if reply.status == 200:
             self._ledger.acknowledge(unit, after)
@@ -95,7 +95,7 @@ class Writers:
 
 
 def write_unit(client: Client, ledger: Ledger, unit: Unit, choice: random.Random) -> tuple[Reply, State]:
-    """Bring a unit to its next state, now and then without its first node; return the answer and that state."""
+    """Write a unit's next state, sometimes without its first node. Return the answer and that state."""
     now, api = unit.allowed[0], f"/api/memory/{ledger.store}"
     delete = now.generation > 0 and now.first and choice.random() < 0.25
     after = State(now.generation, first=False) if delete else State(now.generation + 1)
@@ -110,7 +110,7 @@ def _text(reply: Reply) -> str:
 
 
 class Upload(threading.Thread):
-    """One import of a stream; done or cut off."""
+    """Thread that sends one import of a stream, completely or until the connection breaks."""
 
     def __init__(self, port: int, ledger: Ledger, stream: Stream) -> None:
         super().__init__(daemon=True)

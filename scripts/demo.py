@@ -1,6 +1,6 @@
-"""A story in under a minute: a real graph goes into a real server, is walked, cut, and outlives a kill.
+"""Demo in under a minute: import a real graph into a real server, traverse it, delete from it, and survive a kill.
 
-The graph is the standard library of the Python that runs this: its modules, their docstrings, and who imports whom.
+The graph is the standard library of the running Python: modules, their docstrings, and their imports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "ensurepip",
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A module of the standard library: its dotted name, documentation, length in lines, and what it imports."""
+    """A module of the standard library: dotted name, documentation, length in lines, and imports."""
 
     name: str
     is_package: bool
@@ -35,7 +35,7 @@ class Module(msgspec.Struct, frozen=True):
 
 
 def read_modules(library: Path) -> dict[str, Module]:
-    """Every module under a folder of Python source, by dotted name."""
+    """Return every module under a folder of Python source by dotted name."""
     files = (
         path for path in sorted(library.rglob("*.py")) if not LEFT_OUT.intersection(path.relative_to(library).parts)
     )
@@ -44,7 +44,7 @@ def read_modules(library: Path) -> dict[str, Module]:
 
 
 def graph_lines(modules: dict[str, Module]) -> Iterator[bytes]:
-    """The modules as nodes and their imports as edges, in the exchange format; nodes first."""
+    """Yield the modules as nodes and then their imports as edges, in the exchange format."""
     encode = msgspec.json.Encoder().encode
     for module in modules.values():
         kind = "package" if module.is_package else "module"
@@ -76,7 +76,7 @@ def _read(library: Path, path: Path) -> Module:
 
 
 def _imported(node: ast.AST, package: str) -> list[str]:
-    """The modules that one statement names; of `from a import b` only `a`, since `b` may be no module."""
+    """Return the modules that a statement imports; for `from a import b` only `a`, because `b` may not be a module."""
     match node:
         case ast.Import(names=names):
             return [alias.name for alias in names]
@@ -91,18 +91,18 @@ def _imported(node: ast.AST, package: str) -> list[str]:
 
 
 class Story:
-    """Prints what is done and what came of it, with the time that it took."""
+    """Printer of numbered steps and their results."""
 
     def __init__(self) -> None:
         self._chapter = 0
 
     def tell(self, title: str) -> None:
-        """Begin a chapter."""
+        """Print the title of the next step."""
         self._chapter += 1
         print(f"\n\033[1m{self._chapter}. {title}\033[0m" if self._coloured() else f"\n{self._chapter}. {title}")
 
     def say(self, text: str) -> None:
-        """One line of it."""
+        """Print a line of the current step."""
         print(f"   {text}", flush=True)
 
     @staticmethod
@@ -111,7 +111,7 @@ class Story:
 
 
 def load(story: Story, client: Client, modules: dict[str, Module]) -> None:
-    """Import the graph twice: the second time nothing changes."""
+    """Import the graph twice; the second import changes nothing."""
     story.tell(f"The standard library as a graph: {len(modules):,} modules, read from {sysconfig.get_path('stdlib')}")
     for attempt in ("imported", "again"):
         begun = time.perf_counter()
@@ -124,20 +124,20 @@ def load(story: Story, client: Client, modules: dict[str, Module]) -> None:
 
 
 def walk(client: Client, start: str, **options: Any) -> dict[str, Any]:
-    """The answer to one traversal along IMPORTS."""
+    """Return the answer of one traversal along IMPORTS."""
     request = {"start_id": start, "relation_types": ["IMPORTS"], **options}
     return client.call("POST", f"/api/memory/{STORE}/traverse", request)
 
 
 def show_needs(story: Story, client: Client, name: str) -> None:
-    """What a module imports, two hops far."""
+    """Show a module's imports up to two hops."""
     story.tell(f"What does {name} need? (outgoing, 2 hops)")
     for node in walk(client, name, depth=2)["nodes"][:9]:
         story.say(f"{'   ' * node['depth']}{node['id']:<20} {_first_line(node['content'])}")
 
 
 def show_reach(story: Story, client: Client, name: str) -> int:
-    """Who would notice a change of a module, by distance; returns how many."""
+    """Show how many modules depend on a module, by distance. Return their number."""
     begun = time.perf_counter()
     answer = walk(client, name, depth=10, direction="incoming", max_nodes=10_000)
     took = (time.perf_counter() - begun) * 1000
@@ -149,8 +149,8 @@ def show_reach(story: Story, client: Client, name: str) -> int:
 
 
 def cut(story: Story, client: Client, name: str) -> None:
-    """Delete a node and show what that does to the graph."""
-    story.tell(f"Who depends on {name}, and what if it goes?")
+    """Delete a node, and show the effect on the graph."""
+    story.tell(f"Which modules depend on {name}, and what happens after it is deleted?")
     show_reach(story, client, name)
     answer = client.call("DELETE", f"/api/memory/{STORE}/nodes/{name}")
     story.say(f"deleted {answer['deleted_id']} and {answer['edges_deleted']:,} edges")
@@ -158,19 +158,19 @@ def cut(story: Story, client: Client, name: str) -> None:
 
 
 def outlive(story: Story, data: Path, before: dict[str, Any]) -> None:
-    """Start the server again on the folder that a killed one left, and compare."""
+    """Restart the server on the folder of the killed one, and compare."""
     begun = time.perf_counter()
     with Server(data) as server, server.client() as client:
         stats = client.call("GET", f"/api/memory/{STORE}/stats")
         took = (time.perf_counter() - begun) * 1000
-        story.say(f"back after {took:,.0f} ms: {_counts(stats)}")
+        story.say(f"restarted after {took:,.0f} ms: {_counts(stats)}")
         for key in ("nodes", "edges", "sequence", "digest"):
             assert stats[key] == before[key], f"{key} was {before[key]} before the kill and is {stats[key]} after it"
-        story.say("nothing is lost: same counts, same sequence, same digest")
+        story.say("nothing was lost: same counts, same sequence, same digest")
 
 
 def main() -> None:
-    """Tell the story."""
+    """Run the demo."""
     story = Story()
     modules = read_modules(Path(sysconfig.get_path("stdlib")))
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +186,7 @@ def main() -> None:
             story.say(f"before: {_counts(stats)}")
             server.kill()
         outlive(story, data, stats)
-    print("\nStopped. `make serve` starts a server of your own.")
+    print("\nStopped. Run `make serve` to start your own server.")
 
 
 def _counts(stats: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""Has a generator that others wrote make a client of /openapi-3.0.json, and uses it against a real server.
+"""Generate a client from /openapi-3.0.json with a third-party generator, and use it against a real server.
 
-Validator and generator get an environment of their own below build/, with the versions of generated_client.txt.
+Validator and generator run in their own environment below build/, with the versions of generated_client.txt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS = 60
 
 
 def prepared() -> Path:
-    """The folder with the programs of an environment that has what is pinned."""
+    """Return the program folder of an environment with the pinned packages."""
     programs, installed = BUILD / "bin", BUILD / PINS.name
     if not installed.exists() or installed.read_bytes() != PINS.read_bytes():
         _run([sys.executable, "-m", "venv", "--clear", str(BUILD)], INSTALL_SECONDS)
@@ -31,13 +31,13 @@ def prepared() -> Path:
 
 
 def _run(command: list[str], seconds: float, folder: Path | None = None, programs: Path | None = None) -> None:
-    # The generator formats what it makes with a program of its own environment.
+    # the generator formats its output with a program of its own environment
     environment = None if programs is None else {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder)}
-    subprocess.run(command, check=True, timeout=seconds, cwd=folder, env=environment)  # noqa: S603 - what is pinned
+    subprocess.run(command, check=True, timeout=seconds, cwd=folder, env=environment)  # noqa: S603 - pinned programs
 
 
 def main() -> None:
-    """Do it; a fault ends it with the program that found it."""
+    """Run the check. A failure raises the error of the failing program."""
     programs = prepared()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

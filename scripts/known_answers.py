@@ -1,4 +1,4 @@
-"""Writes what bridges know without a server: its first answers to editors, and which tools take long or act twice."""
+"""Write the bridge's cached answers to editors, and its hints on slow and non-idempotent tools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _META = {
 }
 
 VERSIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, STATELESS)
-"""Those of the protocol that editors speak. Who speaks another waits for the server."""
+"""Protocol versions of editors. For other versions, the bridge waits for the server."""
 
 
 class Left(Exception):
@@ -42,7 +42,7 @@ class Left(Exception):
 
 
 class Editor:
-    """One at a time: each request waits for its answer."""
+    """Synchronous MCP client: each request waits for its answer."""
 
     def __init__(self, command: Sequence[str], version: str) -> None:
         self._version = version
@@ -53,11 +53,11 @@ class Editor:
 
     @property
     def beginning(self) -> str:
-        """The method of the first request."""
+        """Method of the first request."""
         return "server/discover" if self._stateless else "initialize"
 
     def open(self) -> dict[str, Any]:
-        """Begin as editors do; what the server says of itself. Raises Left."""
+        """Start a session as editors do, and return the server's information. Raises Left."""
         about = {"protocolVersion": self._version, "capabilities": {}, "clientInfo": _CLIENT}
         answer = self.ask(self.beginning, None if self._stateless else about)
         if not self._stateless:
@@ -65,7 +65,7 @@ class Editor:
         return answer["result"]
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to a request: with ``result`` or ``error``. Raises Left."""
+        """Send a request and return its answer, with ``result`` or ``error``. Raises Left."""
         self._number += 1
         meta = {"_meta": _META} if self._stateless else {}
         self._write({"id": self._number, "method": method, "params": {**(params or {}), **meta}})
@@ -102,23 +102,23 @@ class Editor:
 
 
 def bridge(data: Path, *options: str) -> list[str]:
-    """The command of a bridge to the server of a data folder."""
+    """Return the command of a bridge to the server of a data folder."""
     return [sys.executable, "-m", "kgserve", "mcp", "--data", str(data), *options]
 
 
 def known(data: Path) -> str:
-    """The file's text, of what the server of a data folder, which must run, answers: each result once."""
+    """Return the contents of the cache file, from the answers of a running server; each result occurs once."""
     results: list[Any] = []
     answers: dict[str, dict[str, int]] = {}
     for version in VERSIONS:
         answers[version] = {}
         for tools in KNOWN_TOOLSETS:
-            # With a wish of its own it asks the server, whatever is known.
+            # With an option of its own, the bridge bypasses the cache and asks the server.
             wishes = ("--answers", "both", *(("--tools", tools) if tools else ()))
             with Editor(bridge(data, *wishes), version) as editor:
                 opened = editor.open()
                 for method in (TOOLS_LIST_METHOD,) if tools else KNOWN_ANSWER_METHODS:
-                    if (result := opened if method == editor.beginning else _asked(editor, method)) is None:
+                    if (result := opened if method == editor.beginning else _request_result(editor, method)) is None:
                         continue
                     if result not in results:
                         results.append(result)
@@ -127,12 +127,12 @@ def known(data: Path) -> str:
     return "".join(encode(line).decode() + "\n" for line in (answers, *results))
 
 
-def _asked(editor: Editor, method: str) -> Any:
+def _request_result(editor: Editor, method: str) -> Any:
     return None if method in {"initialize", "server/discover"} else editor.ask(method).get("result")
 
 
 def hints() -> str:
-    """Return the text of the file with what a bridge knows of single tools."""
+    """Return the contents of the file with the bridge's tool hints."""
     tools = sorted(toolsets.TOOLS.items())
     known_of_tools = {
         "long": [name for name, tool in tools if tool.is_long],

@@ -1,4 +1,4 @@
-"""Writes opposites.txt of kgserve/platform/text: pairs of words that WordNet calls antonyms, with its licence."""
+"""Write opposites.txt of kgserve/platform/text: antonym pairs of WordNet, with its licence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = """\
 
 
 def main() -> None:
-    """Write the file anew."""
+    """Write the file."""
     folder = wordnet.folder()
     pairs = sorted(set(antonyms(folder)))
     licence = "".join(f"# {line}\n" if line else "#\n" for line in licence_of(folder))
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def licence_of(folder: Path) -> Iterator[str]:
-    """The lines of the licence, which every data file begins with, each with its number."""
+    """Yield the lines of the licence at the start of every data file, without their numbers."""
     for line in (folder / "data.adv").read_text(encoding="latin-1").splitlines():
         if not line.startswith(" "):
             return
@@ -33,7 +33,7 @@ def licence_of(folder: Path) -> Iterator[str]:
 
 
 def antonyms(folder: Path) -> Iterator[tuple[str, str]]:
-    """All pairs, the lesser word first."""
+    """Yield all pairs, each in alphabetical order."""
     words: dict[str, list[str]] = {}
     pointers: list[_Pointer] = []
     for name in wordnet.FILES:

@@ -1,8 +1,7 @@
-"""What mkdocs calls when it builds the documentation, and where its links lead.
+"""Hooks of mkdocs, and the links between pages.
 
-``<!-- file: CHANGELOG.md -->`` in a page stands for that file, so that nothing is written twice. Links lead from
-file to file in the repository; on the site they lead to the page that holds the file, and to the repository for what is
-not there.
+``<!-- file: CHANGELOG.md -->`` in a page is replaced by that file. Links between files of the repository are rewritten
+for the site: to the page of a file, or to the repository for files without one.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return a page for mkdocs, with the files that it stands for."""
+    """Return a page for mkdocs with included files."""
     return expanded(markdown, (DOCS / page.file.src_uri).parent)
 
 
 def expanded(markdown: str, folder: Path = DOCS) -> str:
-    """Return a page that is in ``folder``, with its files and without marks for tests."""
+    """Return a page of ``folder`` with included files, and without marks for tests."""
     text = FILE_MARK.sub(
         lambda mark: for_site((TOP / mark[1]).read_text().strip(), TOP, folder), for_site(markdown, folder, folder)
     )
@@ -35,7 +34,7 @@ def expanded(markdown: str, folder: Path = DOCS) -> str:
 
 
 def for_site(text: str, folder: Path, page_folder: Path) -> str:
-    """Return ``text`` of a file in ``folder`` with links that work on a page in ``page_folder`` of the site."""
+    """Return ``text`` of a file in ``folder`` with links rewritten for a page in ``page_folder`` of the site."""
     places = file_pages()
 
     def link(found: re.Match[str]) -> str:
@@ -59,20 +58,20 @@ def relative(target: Path, folder: Path) -> str:
 
 
 def file_pages() -> dict[str, str]:
-    """The page of each file that some page takes into itself."""
+    """Return the page that includes each file."""
     return {name: page.name for page in sorted(DOCS.glob("*.md")) for name in FILE_MARK.findall(page.read_text())}
 
 
 def anchor(heading: str) -> str:
-    """The anchor of a heading."""
+    """Return the anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings."""
+    """Return the anchors of a page's headings."""
     return {anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 def repository() -> str:
-    """The address of the source code."""
+    """Return the address of the source code."""
     return str(tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["urls"]["Source"])

@@ -1,4 +1,4 @@
-"""Rows of the reference tables in docs/: operations, tools and client methods, from what declares them."""
+"""Rows of the reference tables in docs/: operations, tools and client methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
 
 MEMORY_TAGS = ("memories", "entities", "analytics")
-"""Tags whose operations docs/memories.md lists; docs/rest.md lists the others."""
+"""Tags whose operations are listed in docs/memories.md; docs/rest.md lists the others."""
 MAX_SIGNATURE_PARAMETERS = 4
 
 Row = tuple[str, ...]

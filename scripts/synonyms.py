@@ -1,4 +1,4 @@
-"""Writes synonyms.txt of kgserve/platform/text: words that WordNet lists as one in their first senses."""
+"""Write synonyms.txt of kgserve/platform/text: words that share a synset in their first senses in WordNet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kgserve.platform.text.wordlists import SYNONYMS
 from scripts.opposites import licence_of
 
 SENSES = 2
-"""Rarer senses join words that nobody would take for each other, such as walk and base on balls."""
+"""Number of senses considered; rarer senses join unrelated words, such as walk and base on balls."""
 HEAD = """\
 # Words that say the same, a pair a line: what the database WordNet 3.0 has in one set, as far as both are single words,
 # and that is one of the first two senses of both, in alphabetical order. Derived from that database, whose licence
@@ -21,7 +21,7 @@ HEAD = """\
 
 
 def main() -> None:
-    """Write the file anew."""
+    """Write the file."""
     folder = wordnet.folder()
     found = sorted({pair for words in _sets(folder) for pair in combinations(sorted(words), 2)})
     licence = "".join(f"# {line}\n" if line else "#\n" for line in licence_of(folder))
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _sets(folder: Path) -> Iterator[set[str]]:
-    """The words of each set of synonyms, without those that rarely mean it."""
+    """Yield the words of each synset, without words that rarely have its meaning."""
     words: dict[tuple[str, str], set[str]] = {}
     for kind in wordnet.FILES:
         for line in (folder / f"index.{kind}").read_text(encoding="latin-1").splitlines():

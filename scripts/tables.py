@@ -1,4 +1,4 @@
-"""Write the tables between `<!-- table: NAME -->` and `<!-- end -->` from what they describe."""
+"""Write the tables between `<!-- table: NAME -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a disk may hold after a power loss, and what a store makes of it: `python -m bench.power_loss`."""
+"""Power loss test of a store: possible disk states, and recovery from them: `python -m bench.power_loss`."""

@@ -1,9 +1,9 @@
-"""`python -m bench.power_loss [--states N] [--seed S]`: what a power loss leaves of a store.
+"""Power loss test: `python -m bench.power_loss [--states N] [--seed S]`.
 
-A real server is stopped, killed and started again while clients write, ask, import, change settings and drop stores.
-All that it does to its files is recorded. From the record are made the folders that a disk may hold after a power loss
-at some moment: what was not synced by then is there in part, or not at all. Each is opened and compared with what had
-been acknowledged by then. Exit code 1 on any violation.
+A real server is stopped, killed and restarted while clients write, query, import, change settings and drop stores. All
+of its file operations are recorded. From the record, the test builds folders that a disk may hold after a power loss at
+some moment: unsynced data is present partially or not at all. Each folder is opened and compared with the writes
+acknowledged by then. Exit code 1 on any violation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATES_PER_RECORDING = 25
 
 
 class PowerLoss:
-    """States of the disk by seed, and what was found."""
+    """Random disk states and the violations found."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.tallies = {manner: Tally(f"unsynced: {manner}") for manner in MANNERS}
@@ -38,7 +38,7 @@ class PowerLoss:
         self._recorder = compile_recorder(folder)
 
     def states(self, count: int) -> None:
-        """Record as often as need be, and look at so many states."""
+        """Record as often as necessary, and examine ``count`` states."""
         done = 0
         while done < count:
             recording = Recording(Path(tempfile.mkdtemp(dir=self._folder)), self._recorder, self._seed)
@@ -52,7 +52,7 @@ class PowerLoss:
 
     @property
     def bad(self) -> int:
-        """Violations so far."""
+        """Number of violations."""
         return sum(len(tally.violations) for tally in self.tallies.values())
 
     def _examine(self, recording: Recording, count: int, number: int) -> None:
@@ -82,7 +82,7 @@ class PowerLoss:
 
 
 def _moments(file: Path, count: int, choice: random.Random) -> list[int]:
-    """Lengths of the record, in order: half of them anywhere, half where names have just changed."""
+    """Return sorted lengths of the record: half of them random, half just after changes of names."""
     with file.open("rb") as opened:
         found = [(each.kind in disk.NAMES, each.end) for each in disk.records(opened)]
     names = [end for is_name, end in found if is_name]
@@ -91,10 +91,10 @@ def _moments(file: Path, count: int, choice: random.Random) -> list[int]:
 
 
 def main() -> int:
-    """Make and examine the states, and print a table."""
+    """Build and examine the states, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.power_loss", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--states", type=int, default=100, help="states of the disk (default 100)")
-    parser.add_argument("--seed", type=int, default=1, help="of the work, the moments and what is lost (default 1)")
+    parser.add_argument("--states", type=int, default=100, help="number of disk states (default 100)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the work, the moments and the losses (default 1)")
     given = parser.parse_args()
     end_when_told()
     start = time.monotonic()
@@ -102,9 +102,9 @@ def main() -> int:
         power = PowerLoss(Path(folder).resolve(), given.seed)
         power.states(given.states)
     show(list(power.tallies.values()))
-    print("'moment hit': the disk held something else than the server had seen")
+    print("'moment hit': the disk differed from the server's view")
     print(f"slowest from opening to a complete export: {power.slowest:.1f} s")
-    print(f"{time.monotonic() - start:.0f} s in all, seed {given.seed}")
+    print(f"{time.monotonic() - start:.0f} s in total, seed {given.seed}")
     return int(power.bad > 0)
 
 

@@ -1,8 +1,8 @@
-"""A folder as a process sees it and as the disk may have it: made from a record of all that was done to its files.
+"""A folder as processes see it and as the disk may hold it, reconstructed from a record of file operations.
 
-Certain is what was synced: a file's content by a sync of the file, a name in a folder by a sync of the folder. All else
-may have reached the disk or not: writes page by page, and names one by one, in any order. That is less than any file
-system in use promises.
+Synced data is certain: a file's content by a sync of the file, a name by a sync of its folder. All other data may or
+may not have reached the disk: writes page by page, and names one by one, in any order. This is weaker than the
+guarantees of any common file system.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAGIC = 0x314C5750
 
 
 class Record(NamedTuple):
-    """One call: its kind, where its record begins and ends, and what it was given."""
+    """One call: its kind, the offsets of its record, and its arguments."""
 
     kind: int
     at: int
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 def records(file: BinaryIO, start: int = 0) -> Iterator[Record]:
-    """The whole records of a file from an offset on."""
+    """Yield the complete records of a file from an offset on."""
     file.seek(start)
     at = start
     while len(head := file.read(_HEADER.size)) == _HEADER.size:
@@ -50,7 +50,7 @@ def records(file: BinaryIO, start: int = 0) -> Iterator[Record]:
 
 
 def record(kind: int, path: str = "", *, second: str = "", inode: int = 0, place: int = 0, data: bytes = b"") -> bytes:
-    """A record as the recorder would have written it."""
+    """Encode a record as the recorder does."""
     first, other = path.encode(), second.encode()
     size = _HEADER.size + len(first) + len(other) + len(data)
     head = _HEADER.pack(_MAGIC, kind, size, inode, place, 0, len(first), len(other), len(data))
@@ -58,14 +58,14 @@ def record(kind: int, path: str = "", *, second: str = "", inode: int = 0, place
 
 
 class Write(NamedTuple):
-    """Bytes that were put at a place of a file; without any the file was cut there, or lengthened."""
+    """A write of bytes at an offset of a file; without bytes, a truncation or extension."""
 
     at: int
     place: int
     data: bytes | None
 
     def apply(self, content: bytearray) -> None:
-        """Do it."""
+        """Apply the write."""
         end = self.place + len(self.data or b"")
         if len(content) < end:
             content.extend(bytes(end - len(content)))
@@ -76,7 +76,7 @@ class Write(NamedTuple):
 
 
 class File:
-    """A file's content: as it is on the disk for certain, and as it is seen."""
+    """Content of a file: certainly on the disk, and as processes see it."""
 
     def __init__(self) -> None:
         self.certain = bytearray()
@@ -84,12 +84,12 @@ class File:
         self.pending: list[Write] = []
 
     def write(self, write: Write) -> None:
-        """Write or cut."""
+        """Write or truncate."""
         write.apply(self.seen)
         self.pending.append(write)
 
     def sync(self, begin: int) -> None:
-        """What came before is certain now."""
+        """Mark earlier writes as certain."""
         for write in self.pending:
             if write.at < begin:
                 write.apply(self.certain)
@@ -97,13 +97,13 @@ class File:
 
 
 class Change(NamedTuple):
-    """Names that are given and taken in one step."""
+    """Names that change in one atomic step."""
 
     at: int
     effects: list[tuple[Folder, str, File | Folder | None]]
 
     def apply(self, entries: Callable[[Folder], dict[str, File | Folder]]) -> None:
-        """Do it, in one of the two views."""
+        """Apply the change to one of the two views."""
         for folder, name, given in self.effects:
             if given is None:
                 entries(folder).pop(name, None)
@@ -112,7 +112,7 @@ class Change(NamedTuple):
 
 
 class Folder:
-    """A folder's names."""
+    """Names in a folder."""
 
     def __init__(self) -> None:
         self.certain: dict[str, File | Folder] = {}
@@ -120,7 +120,7 @@ class Folder:
 
 
 class Disk:
-    """The folder as of the last record that was taken in."""
+    """The folder as of the last applied record."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,7 +129,7 @@ class Disk:
         self._inodes: dict[int, File | Folder] = {path.stat().st_ino: self.root}
 
     def take(self, each: Record) -> None:
-        """Do what a record says."""
+        """Apply a record."""
         match each.kind:
             case 1:  # OPENED
                 self._open(each)
@@ -147,7 +147,7 @@ class Disk:
                 self._change(Change(each.at, [(*self._place(each.path), None)]))
 
     def find(self, path: str) -> File | Folder | None:
-        """What has a name now."""
+        """Return the file or folder with a name, or None."""
         folder, name = self._place(path)
         return folder.seen.get(name)
 
@@ -191,11 +191,11 @@ class Disk:
 
 
 MANNERS = ("nothing more", "zeros", "torn", "pages", "anything")
-"""How much of what was not synced has reached the disk."""
+"""Amounts of unsynced data that have reached the disk."""
 
 
 def survive(disk: Disk, target: Path, manner: str, choice: random.Random) -> int:
-    """Write what a power loss leaves into a new folder; how many files and names were other than they had been seen."""
+    """Write the state after a power loss into a new folder. Return the number of files and names that differ."""
     names: dict[int, dict[str, File | Folder]] = {}
 
     def entries(folder: Folder) -> dict[str, File | Folder]:
@@ -234,7 +234,7 @@ def _is_kept(manner: str, choice: random.Random) -> bool:
 
 
 def content_after(file: File, manner: str, choice: random.Random) -> bytearray:
-    """A file's content after a power loss."""
+    """Return a file's content after a power loss."""
     if not file.pending:
         return file.certain
     if manner == "anything":
@@ -244,7 +244,7 @@ def content_after(file: File, manner: str, choice: random.Random) -> bytearray:
             return file.seen
         case "nothing more":
             return file.certain
-        case "zeros":  # as long as it was, but without what was written
+        case "zeros":  # original length, but without the written data
             content = file.certain[: len(file.seen)]
             return content + bytes(len(file.seen) - len(content))
         case "torn":
@@ -254,7 +254,7 @@ def content_after(file: File, manner: str, choice: random.Random) -> bytearray:
 
 
 def _torn(file: File, choice: random.Random) -> bytearray:
-    """Some of the writes in their order, and a part of the next one."""
+    """Return the content after some of the writes in order, and a part of the next one."""
     content = bytearray(file.certain)
     whole = choice.randrange(len(file.pending))
     for write in file.pending[:whole]:
@@ -266,7 +266,7 @@ def _torn(file: File, choice: random.Random) -> bytearray:
 
 
 def _by_pages(file: File, choice: random.Random) -> bytearray:
-    """Each page as it was, or as it is seen; the length either, or between."""
+    """Return a random mixture of certain and seen pages; the length is either, or between them."""
     old, new = file.certain, file.seen
     low, high = sorted((len(old), len(new)))
     length = choice.choice((len(old), len(new), choice.randint(low, high)))

@@ -1,4 +1,4 @@
-"""Opening what a power loss left, and comparing it with what had been acknowledged by then."""
+"""Opening of a folder after a power loss, and comparison with the acknowledged writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 def examine(data: Path, timeline: Timeline, position: int, choice: random.Random) -> tuple[list[str], float]:
-    """What is wrong with a data folder after a power loss at a length of the record, and the seconds to an export."""
+    """Return the violations in a data folder after a power loss at a record length, and the seconds to an export."""
     seconds = 0.0
     try:
         with kgserve.open(data, embedding_provider="hashing") as library:
@@ -37,17 +37,17 @@ def examine(data: Path, timeline: Timeline, position: int, choice: random.Random
                 seconds, more = _compared(library.store(STORE), ledger, choice)
                 wrong += [*more, *_settings(library.store(STORE), timeline.marked("settings", position))]
             elif ledger.acknowledged:
-                wrong.append(f"{STORE} is gone, and {ledger.acknowledged} writes had been acknowledged")
+                wrong.append(f"{STORE} is missing after {ledger.acknowledged} acknowledged writes")
         return [*wrong, *_consulted(data)], seconds
     except (KgserveError, OSError) as error:
         return [f"{type(error).__name__}: {error}"], seconds
 
 
 def _dropped(library: Library, stores: set[str], last: int) -> Iterator[str]:
-    """What was dropped must be gone for good; what was about to be is there as a whole, or not at all."""
+    """Check that dropped stores stay deleted, and that a store being dropped exists completely or not at all."""
     for number in range(last + 1):
         if f"{DROPPED}-{number}" in stores:
-            yield f"{DROPPED}-{number} is there again"
+            yield f"{DROPPED}-{number} exists again"
     for name in stores - {STORE}:
         ledger, unit = Ledger(name), Unit("dropped", 500, None)
         unit.allowed = [ABSENT, *unit.allowed]
@@ -68,7 +68,7 @@ def _compared(store: Store, ledger: Ledger, choice: random.Random) -> tuple[floa
     counted = _patiently(lambda: store.cypher("MATCH (n:Entity) RETURN count(n)").rows[0][0])
     related = _patiently(lambda: store.cypher("MATCH (:Entity)-[r]->(:Entity) RETURN count(r)").rows[0][0])
     if (counted, related) != (len(nodes), len(lines) - len(nodes)):
-        wrong.append(f"the engine counts {counted} nodes and {related} edges; there are {len(nodes)} of {len(lines)}")
+        wrong.append(f"the engine counts {counted} nodes and {related} edges, not {len(nodes)} of {len(lines)} rows")
     if (listed := {node.id for node in store.nodes()}) != nodes:
         wrong.append(f"the list has {len(listed)} nodes, not {len(nodes)}")
     settled = ledger.settled_units()
@@ -78,7 +78,7 @@ def _compared(store: Store, ledger: Ledger, choice: random.Random) -> tuple[floa
 
 
 def _searched(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
-    """Its nodes are found by words as they are now."""
+    """Check that search finds the nodes of a unit with their current content."""
     text = f"generation {unit.allowed[0].generation}"
     hits = _patiently(
         lambda: (
@@ -93,7 +93,7 @@ def _searched(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
 
 
 def _remembered(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
-    """The history has each of its generations."""
+    """Check that the history contains each generation of a unit."""
     _patiently(lambda: store.node(unit.id(1), as_of=sequence))
     found = [state.node.version for state in _patiently(lambda: store.history(unit.id(1), limit=200).states)]
     if found != list(range(unit.allowed[0].generation, 0, -1)):
@@ -103,7 +103,7 @@ def _remembered(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
 def _settings(store: Store, last: int) -> Iterator[str]:
     number = store.settings().metadata.get("number", -1)
     if not isinstance(number, int) or number < last:
-        yield f"the settings are number {number}, and {last} was acknowledged"
+        yield f"the settings are number {number}, but {last} was acknowledged"
 
 
 def _consulted(data: Path) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _consulted(data: Path) -> Iterator[str]:
 
 
 def _lines(store: Store) -> list[dict[str, Any]]:
-    # The store's settings are a line of their own.
+    # the store's settings are a separate line
     return [line for line in map(_line, store.export()) if line["kind"] in {"node", "edge"}]
 
 

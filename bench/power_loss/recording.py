@@ -1,4 +1,4 @@
-"""A server whose file system calls are recorded, the clients at work on it, and what they were told and when."""
+"""A server whose file operations are recorded, its clients, and the times of their acknowledgements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SETTINGS: dict[str, object] = {
 
 
 class Said(NamedTuple):
-    """What a client was about to ask for, or was told, when the record was so long."""
+    """A request or acknowledgement of a client, and the record's length at that time."""
 
     position: int
     unit: Unit
@@ -44,7 +44,7 @@ class Said(NamedTuple):
 
 
 class Timeline(Ledger):
-    """A ledger that knows what it held at each length of the record."""
+    """A ledger with its state at each length of the record."""
 
     def __init__(self, store: str, file: Path) -> None:
         super().__init__(store)
@@ -55,43 +55,43 @@ class Timeline(Ledger):
 
     @property
     def position(self) -> int:
-        """The length of the record now."""
+        """Current length of the record."""
         return self._file.stat().st_size
 
     @override
+    @override
     def attempt(self, unit: Unit, state: State) -> None:
-        """See Ledger."""
         self._said.append(Said(self.position, unit, state, acknowledged=False))
         super().attempt(unit, state)
 
     @override
+    @override
     def acknowledge(self, unit: Unit, state: State) -> None:
-        """See Ledger."""
         super().acknowledge(unit, state)
         self._said.append(Said(self.position, unit, state, acknowledged=True))
 
     @override
+    @override
     def attempt_stream(self, stream: Stream) -> None:
-        """See Ledger."""
         self._imports.append((self.position, stream, False))
         super().attempt_stream(stream)
 
     @override
+    @override
     def acknowledge_stream(self, stream: Stream) -> None:
-        """See Ledger."""
         super().acknowledge_stream(stream)
         self._imports.append((self.position, stream, True))
 
     def mark(self, what: str, number: int) -> None:
-        """Note that something was acknowledged just now."""
+        """Record that an item was just acknowledged."""
         self.marks.append((self.position, what, number))
 
     def marked(self, what: str, position: int) -> int:
-        """The last number that was noted for something by then; -1 for none."""
+        """Return the last number acknowledged for an item by then; -1 for none."""
         return max((number for at, name, number in self.marks if name == what and at <= position), default=-1)
 
     def at(self, position: int) -> Ledger:
-        """What must hold if the power fails when the record is so long."""
+        """Return the ledger that must hold after a power loss at a record length."""
         ledger, units, streams = Ledger(self.store), dict[str, Unit](), dict[str, Stream]()
         for said in self._said:
             if said.position > position:
@@ -106,12 +106,12 @@ class Timeline(Ledger):
 
 
 def compile_recorder(folder: Path) -> Path:
-    """The recorder as a library. Raises CalledProcessError."""
+    """Compile the recorder as a shared library. Raises CalledProcessError."""
     return compiled(Path(__file__).with_name("recorder.c"), folder)
 
 
 class Recording:
-    """A data folder that a server works on, and the record of it."""
+    """A data folder of a server, and the record of its file operations."""
 
     def __init__(self, folder: Path, recorder: Path, seed: int) -> None:
         self.data = folder / "data"
@@ -131,11 +131,14 @@ class Recording:
         self._numbers = itertools.count()
 
     def disk(self) -> Disk:
-        """The folder before anything was done to it."""
+        """Return the folder before the first recorded operation."""
         return Disk(self.data)
 
     def run(self) -> int:
-        """Let clients work on a server that is stopped or killed, and started again; how many files it missed."""
+        """Run clients on a server that is stopped or killed and restarted.
+
+        Return the number of files with unrecorded changes.
+        """
         missed = 0
         for life in range(LIVES):
             server = Server(self.data, SETTINGS, module="bench.eager", environment=self._environment)
@@ -166,7 +169,7 @@ class Recording:
             self.timeline.mark(DROPPED, number)
 
     def ask(self, client: Client) -> None:
-        """What has views follow: a statement, a list, and a change of settings."""
+        """Make projections follow: run a statement, list nodes, and change settings."""
         number = next(self._numbers)
         client.send("POST", f"/api/memory/{STORE}/cypher", b'{"query": "MATCH (n:Entity) RETURN count(n)"}')
         client.send("GET", f"/api/memory/{STORE}/nodes?limit=5")
@@ -175,7 +178,10 @@ class Recording:
             self.timeline.mark("settings", number)
 
     def _complete(self) -> int:
-        """Cut what the end of the process left half, and add what was done unseen; how many files that was."""
+        """Truncate an incomplete last record and add unrecorded changes.
+
+        Return the number of files changed that way.
+        """
         now = self.disk()
         end = 0
         with self.file.open("rb") as file:
@@ -201,7 +207,7 @@ def _asking(server: Server, recording: Recording) -> Generator[None]:
 
 
 def _differences(now: Disk, data: Path) -> Iterator[bytes]:
-    """Records of what makes the folder as it is."""
+    """Yield records of the differences between the recorded and the actual folder."""
     there = sorted(data.rglob("*"))
     names = {str(path) for path in there}
     for path in sorted(_paths(now.root, data), reverse=True):

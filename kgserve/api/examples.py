@@ -1,6 +1,6 @@
-"""The examples of the API description: one small story of requirements and the code that meets them.
+"""Examples of the API description: requirements and the code that implements them.
 
-Requests are written as a caller would write them; answers are Structs, so that they cannot fall behind the types.
+Requests are written as a caller would write them. Answers are Structs, so that type checks keep them up to date.
 """
 
 from __future__ import annotations

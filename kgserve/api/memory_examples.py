@@ -1,4 +1,4 @@
-"""The examples of the operations on memories and names, as those of `kgserve.api.examples`."""
+"""Examples of the operations on memories and entities."""
 
 from __future__ import annotations
 

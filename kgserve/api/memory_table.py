@@ -1,4 +1,4 @@
-"""The operations on memories and names, as those of `kgserve.api.table`; their paths name no store."""
+"""Operations on memories and entities, an extension of `kgserve.api.table`; their paths name no store."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _ANALYTICS_PATH = "/api/analytics"
 _RECALL_ERRORS = (*READ_ERRORS, "too_large", "unsupported", "conflict", "gone")
 
 
-def _made(answer: Any) -> int:
+def _status_of_creation(answer: Any) -> int:
     return 201 if answer.outcome == "created" else 200
 
 
-def _entity_at(answer: Any) -> str:
+def _entity_path(answer: Any) -> str:
     return f"{_ENTITIES_PATH}/{quote(answer.id, safe='')}"
 
 
-def _memory_at(answer: Any) -> str:
+def _memory_path(answer: Any) -> str:
     return f"{_MEMORIES_PATH}/{quote(answer.id, safe='')}"
 
 
@@ -72,15 +72,15 @@ EMPTY_RECALL = RecallAnswer(hits=[], withheld={}, degraded=False, index_sequence
 
 
 # fmt: off
-# One row, one paragraph.
+# Each row is one paragraph.
 MEMORY_CASES = (
     UseCase(
         *("store_memory", "POST", _MEMORIES_PATH, store_memory.store_memory),
         id="storeMemory", tag="memories", role="write", summary="Store a memory",
-        note="The status is 201 with `Location` for a new memory, and 200 if it met an existing one.",
+        note="The status is 201 with `Location` for a new memory, and 200 if it matched an existing one.",
         sent=examples.STORE_MEMORY_REQUEST_EXAMPLE, example=examples.STORE_MEMORY_ANSWER_EXAMPLE, errors=WRITE_ERRORS,
         threads="writes", repeatable=False,
-        statuses=(201, 200), status=_made, location=_memory_at,
+        statuses=(201, 200), status=_status_of_creation, location=_memory_path,
     ),
     UseCase(
         *("store_memories", "POST", f"{_MEMORIES_PATH}/batch", store_memory.store_memories),
@@ -98,7 +98,7 @@ MEMORY_CASES = (
     UseCase(
         *("memory", "GET", _MEMORY_PATH, store_memory.get_memory),
         id="getMemory", tag="memories", role="read", summary="Get one memory",
-        note="The read counts as a use unless `touch` is false.",
+        note="The read counts as an access unless `touch` is false.",
         example=examples.MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     UseCase(
@@ -106,8 +106,8 @@ MEMORY_CASES = (
         id="getWholeMemory", tag="memories", role="read",
         summary="Get a memory or version with everything that belongs to it",
         note=(
-            "The memory with its parent, the number of its children, its relationships and its past; the read "
-            "counts as a use. Reading a version by its own id (`ID@SEQUENCE`) does not."
+            "The memory with its parent, the number of its children, its relationships and its history; the read "
+            "counts as an access. Reading a version by its own id (`ID@SEQUENCE`) does not."
         ),
         example=examples.WHOLE_MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
@@ -121,7 +121,7 @@ MEMORY_CASES = (
     UseCase(
         *("delete_memory", "DELETE", _MEMORY_PATH, store_memory.delete_memory),
         id="deleteMemory", tag="memories", role="write", summary="Delete one memory",
-        note="Its former versions go with it; the entities that it was about stay.",
+        note="Its previous versions are deleted too; the entities that it was about remain.",
         example=examples.DELETE_MEMORY_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
@@ -152,15 +152,15 @@ MEMORY_CASES = (
     ),
     UseCase(
         *("forget", "POST", f"{_V1_PATH}/forget", forget.forget),
-        id="forget", tag="memories", role="write", summary="Withdraw memories, or bring them back",
-        note="`hard` deletes them; `erase` leaves nothing of them.",
+        id="forget", tag="memories", role="write", summary="Soft-delete memories, or restore them",
+        note="`hard` deletes them permanently; `erase` also purges them from all files.",
         sent=examples.FORGET_REQUEST_EXAMPLE, example=examples.FORGET_ANSWER_EXAMPLE, errors=(*UPDATE_ERRORS, "gone"),
         threads="writes",
-        nothing=forget.NOTHING_FORGOTTEN, repeatable=False, long=True, administers=lambda asked: asked.erase,
+        nothing=forget.NOTHING_FORGOTTEN, repeatable=False, long=True, administers=lambda request: request.erase,
     ),
     UseCase(
         *("consolidate", "POST", f"{_MEMORIES_PATH}/consolidate", use_cases.consolidate),
-        id="consolidate", tag="memories", role="write", summary="Merge memories that say the same",
+        id="consolidate", tag="memories", role="write", summary="Merge memories that state the same fact",
         sent=examples.CONSOLIDATE_REQUEST_EXAMPLE, optional=True, example=examples.CONSOLIDATE_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers",
         long=True,
@@ -178,14 +178,14 @@ MEMORY_CASES = (
     ),
     UseCase(
         *("prune_memories", "POST", f"{_MEMORIES_PATH}/prune", use_cases.prune_memories),
-        id="pruneMemories", tag="memories", role="write", summary="Withdraw the memories that have faded",
+        id="pruneMemories", tag="memories", role="write", summary="Soft-delete memories whose confidence has decayed",
         sent=examples.PRUNE_MEMORIES_REQUEST_EXAMPLE, optional=True, example=examples.PRUNE_MEMORIES_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers", long=True,
     ),
     UseCase(
         *("reflect", "POST", "/api/v1/reflect", reflect.reflect),
         id="reflect", tag="memories", role="write",
-        summary="Put memories below the concepts they belong to, or propose it",
+        summary="Assign memories to concepts, or propose it",
         note="See [Reflecting](memories.md#reflecting).",
         sent=examples.REFLECT_REQUEST_EXAMPLE, optional=True, example=examples.REFLECT_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers", long=True,
@@ -193,17 +193,17 @@ MEMORY_CASES = (
     UseCase(
         *("extract_memories", "POST", f"{_V1_PATH}/extract", store_memory.extract_memories),
         id="extractMemories", tag="memories", role="write", summary="Extract facts from memories with a language model",
-        note="From the memories in `ids`, or from those that were set aside.",
+        note="From the memories in `ids`, or from those that were postponed.",
         sent=examples.EXTRACT_REQUEST_EXAMPLE, optional=True, example=examples.EXTRACT_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, repeatable=True,
     ),
     UseCase(
         *("create_entity", "POST", _ENTITIES_PATH, entities.create_entity),
         id="createEntity", tag="entities", role="write", summary="Create an entity, or return the existing one",
-        note="An entity exists if its name and type do.",
+        note="Entities are identified by name and type.",
         sent=examples.CREATE_ENTITY_REQUEST_EXAMPLE, example=examples.CREATE_ENTITY_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS, threads="writes",
-        statuses=(201, 200), status=_made, location=_entity_at, positional=("description",),
+        statuses=(201, 200), status=_status_of_creation, location=_entity_path, positional=("description",),
     ),
     UseCase(
         *("create_entities", "POST", f"{_ENTITIES_PATH}/batch", entities.create_entities),
@@ -225,7 +225,7 @@ MEMORY_CASES = (
     UseCase(
         *("update_entity", "PUT", _ENTITY_PATH, entities.update_entity),
         id="updateEntity", tag="entities", role="write", summary="Change an entity", also=("PATCH",),
-        note="Its id stays.",
+        note="Its id does not change.",
         sent=examples.UPDATE_ENTITY_REQUEST_EXAMPLE, example=examples.UPDATE_ENTITY_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="writes",
     ),
@@ -248,8 +248,8 @@ MEMORY_CASES = (
     UseCase(
         *("merge_entities", "POST", f"{_ENTITY_PATH}/merge", entities.merge_entities),
         id="mergeEntities", tag="entities", role="write",
-        summary="Merge an entity into another one that means the same",
-        note="Both names then mean `into`. Undo it like [any merge](merging.md).",
+        summary="Merge a duplicate entity into another entity",
+        note="Both names then refer to `into`. Undo it like [any merge](merging.md).",
         sent=MERGE_REQUEST_EXAMPLE, example=MERGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
@@ -269,7 +269,7 @@ MEMORY_CASES = (
         id="createRelation", tag="entities", role="write", summary="Relate two entities by name",
         sent=examples.CREATE_RELATION_REQUEST_EXAMPLE, example=examples.CREATE_RELATION_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS, threads="writes",
-        statuses=(201, 200), status=_made,
+        statuses=(201, 200), status=_status_of_creation,
     ),
     UseCase(
         *("create_relations", "POST", f"{_RELATIONS_PATH}/batch", entities.create_relations),

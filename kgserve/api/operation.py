@@ -1,4 +1,4 @@
-"""What an operation is: what the API description says about it, and for most of them the function that does it."""
+"""Operations of the API: their description in OpenAPI, and for most of them the implementing function."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kgserve.platform.media_types import JSON_MEDIA_TYPE
 STORE_PATH = "/api/memory/{store}"
 OPERATION_OPT_KEY = "operation"
 ALIAS_OPT_KEY = "alias"
-"""The key of a handler's ``opt`` for being another way to an operation, which is described without it."""
+"""Key of a handler's ``opt`` that marks an alias route, which the API description omits."""
 STORE_HEADER = "Kgserve-Store"
 STORE_PARAMETER = "store"
 SEQUENCE_HEADER = "Kgserve-Sequence"
 
-# The second row is the transport's: every request may meet it.
+# The second row is the transport's: any request can have these errors.
 COMMON_ERRORS = (
     *("invalid", "unauthenticated", "forbidden", "misdirected", "internal", "unavailable"),
     *("limited", "url_too_long", "head_too_large"),
@@ -31,15 +31,15 @@ COMMON_ERRORS = (
 READ_ERRORS = (*COMMON_ERRORS, "not_found", "timeout")
 WRITE_ERRORS = (*COMMON_ERRORS, "timeout", "conflict", "too_large", "unsupported", "storage_full")
 UPDATE_ERRORS = (*WRITE_ERRORS, "not_found")
-"""Errors of writes to something that has to exist."""
+"""Errors of writes to something that must exist."""
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Body(NamedTuple):
-    """A request or answer body: its Struct, or None for text that no schema describes, and one example.
+    """Request or answer body: its Struct, or None for text without a schema, and one example.
 
-    ``many``: a bare array of it. ``optional``: a request may come without.
+    ``many``: a bare array of it. ``optional``: a request may omit the body.
     """
 
     struct: type[msgspec.Struct] | None
@@ -50,11 +50,11 @@ class Body(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One method of one path, as it is described; ``errors`` are codes of `problem.KINDS`.
+    """Description of one method of one path. ``errors`` are codes of `problem.KINDS`.
 
-    ``others`` are answers of other media types, for those who accept them. ``role`` is what a key needs for it.
-    ``of_default``: it is about a store that its path does not name; the query does, or a header, or the settings.
-    ``note``: Markdown for the reference tables of docs/ alone, with limits and links as from a page there.
+    ``others``: answers in other media types, selected by Accept. ``role``: the role that a key needs. ``of_default``:
+    the store is not in the path but in the query, a header, or the settings. ``note``: Markdown for the reference
+    tables in docs/ only.
     """
 
     id: str
@@ -73,28 +73,32 @@ class Operation(NamedTuple):
 
 
 def described(operation: Operation) -> dict[str, Any]:
-    """The ``opt`` of the handler that is ``operation``."""
+    """Return the ``opt`` of the handler that implements ``operation``."""
     return {OPERATION_OPT_KEY: operation}
 
 
 class UseCase:
-    """An operation that is a function of a `Graph`, or of `Graphs`, and a request.
+    """An operation implemented by a function of a `Graph` or `Graphs`, and a request.
 
-    Its request and its answer are what the function's annotations say, its description is the function's docstring; a
-    paragraph that begins with "Raises" is for callers in Python. Of the request's fields those that the path names come
-    from there, the rest from the query or, with ``sent``, an example, from the body.
+    The function's annotations define request and answer; its docstring is the description, except for a paragraph that
+    begins with "Raises", which is for Python callers. Request fields named in the path come from there, the others from
+    the query, or from the body if ``sent``, an example of it, is given.
 
-    ``name`` is that of the clients' method; ``answer`` is what the API description names, where the example is another.
-    ``short``: from a request to the rows that it writes, or just 0: with few of them it is done where the request
-    arrives if nothing has to wait, else in one of the ``threads``. ``status``: from an answer to its status, where that
-    is not always 200. ``repeatable``: done twice it comes to the same as once. ``long``: a client waits for the answer
-    without end. ``positional``: parameters of the client's that need not be named, beside those without a default.
-    ``location``: from an answer with status 201 to the path of what was made. ``nothing``: what is answered where the
-    default store is still to be made. ``also``: other methods that do the same. ``administers``: from a request to
-    whether it needs the role of an administrator, and is put on record as an act of administration.
+    - ``name``: name of the client's method.
+    - ``answer``: type in the API description, if it differs from the example's.
+    - ``short``: function from a request to the number of rows that it writes, or 0. With few rows, the request runs in
+      the event loop if it need not wait, else in one of the ``threads``.
+    - ``status``: function from an answer to its status, if that is not always 200.
+    - ``repeatable``: the operation is idempotent.
+    - ``long``: clients wait for the answer without a time limit.
+    - ``positional``: optional parameters of the client's method that may be positional.
+    - ``location``: function from an answer with status 201 to the path of the created resource.
+    - ``nothing``: answer while the default store does not exist.
+    - ``also``: further methods with the same effect.
+    - ``administers``: predicate of requests that need the administrator role and are recorded in the audit log.
 
-    It knows of itself the Structs of its ``request`` and its ``answer``, whether it is ``of_store``: about one, and
-    whether it ``takes_names``: it answers with nodes or edges, whose fields may be asked for under other names.
+    Derived: the Structs ``request`` and ``answer``; ``of_store``, True if the operation is about one store;
+    ``takes_names``, True if it answers with nodes or edges, whose fields have alternative names.
     """
 
     def __init__(  # noqa: PLR0913 - the columns of the table
@@ -140,13 +144,13 @@ class UseCase:
         self.in_body = sent is not None
         body = Body(self.sent, sent, optional=optional) if self.in_body else None
         query = None if self.in_body else self.sent
-        said = Body(answer or type(example), example)
-        headers = (("Location", "Where what was made can be read"),) if location else ()
+        described_answer = Body(answer or type(example), example)
+        headers = (("Location", "Path of the created resource"),) if location else ()
         renamed = versioned_answer(answer or type(example))
-        self.takes_names = renamed is not said.struct
+        self.takes_names = renamed is not described_answer.struct
         versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE)
         self.operation = Operation(
-            *(id, tag, summary, said, errors, body, query, statuses, headers),
+            *(id, tag, summary, described_answer, errors, body, query, statuses, headers),
             others=(versioned,) if self.takes_names else (),
             role=role,
             of_default=self.of_store and not path.startswith(STORE_PATH),
@@ -155,14 +159,14 @@ class UseCase:
 
     @property
     def description(self) -> str:
-        """What it does, for callers over a network."""
+        """Description of the operation for callers over the network."""
         paragraphs = cleandoc(self.run.__doc__ or "").split("\n\n")
         kept = [text for text in paragraphs if not text.startswith("Raises ")]
         return "\n\n".join(text.partition(" Raises ")[0] if text is kept[-1] else text for text in kept)
 
     @cached_property
     def in_path(self) -> dict[str, str]:
-        """The request's fields that the path names: the names on the wire, and in Python."""
+        """The request's fields that the path names: wire name to Python name."""
         if self.request is None:
             return {}
         names = zip(self.request.__struct_encode_fields__, self.request.__struct_fields__, strict=True)
@@ -170,14 +174,14 @@ class UseCase:
 
     @property
     def sent(self) -> type[msgspec.Struct] | None:
-        """The Struct of what the query or the body holds, if they hold anything."""
+        """Struct of the query's or the body's content, or None."""
         if self.request is None or not self.in_path:
             return self.request
         base = self.request.__bases__[0]
         return None if base is msgspec.Struct else base
 
     def ask(self, target: Any, request: msgspec.Struct | None) -> Any:
-        """What the function answers: a Struct, JSON, or a Future of a Struct."""
+        """Call the function. Returns a Struct, JSON, or a Future of a Struct."""
         return self.run(target) if request is None else self.run(target, request)
 
 

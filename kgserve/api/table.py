@@ -1,7 +1,7 @@
-"""The operations, one row each: from here come routes, roles, the API description, and the faces of the clients.
+"""Table of operations, one row each: the source of routes, roles, the API description and the clients.
 
-What streams, or answers in several forms, has handlers of its own: Cypher, imports and exports, events, metrics, the
-history of an entity. They describe themselves beside those.
+Operations that stream, or answer in several forms, have handlers of their own next to their code: Cypher, imports and
+exports, events, metrics, and the history of an entity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _one(_request: object) -> int:
 
 
 # fmt: off
-# One row, one paragraph.
+# Each row is one paragraph.
 USE_CASES = (
     UseCase(
         *("health", "GET", "/health", stores.health),
@@ -65,7 +65,7 @@ USE_CASES = (
     UseCase(
         *("drain", "POST", "/api/cluster/drain", stores.drain),
         id="drainNode", tag="service", role="admin", summary="Move the stores of this node to other nodes",
-        note="The node takes over no store until `undo` or its next start.",
+        note="The node accepts no store until `undo` or its next start.",
         sent=examples.DRAIN_REQUEST_EXAMPLE, optional=True, example=examples.DRAIN_ANSWER_EXAMPLE,
         errors=(*COMMON_ERRORS, "conflict"), threads="writes",
         long=True,
@@ -108,7 +108,7 @@ USE_CASES = (
     ),
     UseCase(
         *("graph", "POST", f"{STORE_PATH}/graph", visualization.draw),
-        id="graph", tag="graph", role="read", summary="Get a part of a graph in columns, for drawing",
+        id="graph", tag="graph", role="read", summary="Get a part of a graph in columns, for visualization",
         note="See [A graph to draw](rest.md#a-graph-to-draw).",
         sent=examples.DRAW_REQUEST_EXAMPLE, example=examples.DRAW_ANSWER_EXAMPLE,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
@@ -129,7 +129,7 @@ USE_CASES = (
         *("create", "PUT", STORE_PATH, stores.create_store),
         id="createStore", tag="stores", role="write", summary="Create a store",
         note=(
-            "The body may hold [settings](versions.md#settings-of-a-store). A store that exists stays as it is."
+            "The body may hold [settings](versions.md#settings-of-a-store). An existing store is unchanged."
         ),
         sent=examples.SETTINGS_REQUEST_EXAMPLE, optional=True, example=examples.CREATE_STORE_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS,
@@ -162,7 +162,7 @@ USE_CASES = (
     UseCase(
         *("repair", "POST", f"{STORE_PATH}/repair", stores.repair),
         id="repairStore", tag="stores", role="admin", summary="Rebuild a store's log from the files of this node",
-        note="For a [log of the cluster that was torn](cluster.md#a-log-that-was-torn).",
+        note="For a [damaged log of the cluster](cluster.md#a-log-that-was-torn).",
         example=examples.REPAIR_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", long=True, repeatable=False,
     ),
     UseCase(
@@ -174,7 +174,7 @@ USE_CASES = (
     UseCase(
         *("links", "GET", f"{STORE_PATH}/links", cross_store_links.store_links),
         id="storeLinks", tag="stores", role="read",
-        summary="List the stores that edges of a store lead into or come from",
+        summary="List the stores linked by edges with a store",
         note="See [Links](links.md).",
         example=examples.LINK_MANIFEST_EXAMPLE,
     ),
@@ -191,7 +191,7 @@ USE_CASES = (
     UseCase(
         *("node", "GET", _NODE_PATH, reading.get_node),
         id="getNode", tag="nodes", role="read", summary="Get one node with its edges",
-        note="`as_of`: as it was then. `valid_at`: what was true then. `version`: one state.",
+        note="`as_of`: the state at that moment. `valid_at`: facts valid then. `version`: one state.",
         example=examples.NODE_ANSWER_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"), short=0,
     ),
     UseCase(
@@ -255,20 +255,20 @@ USE_CASES = (
     ),
     UseCase(
         *("retire", "POST", f"{_NODE_PATH}/retire", mutations.retire_node),
-        id="retireNode", tag="versions", role="write", summary="Set the time until which a node was true",
+        id="retireNode", tag="versions", role="write", summary="Set the end of a node's valid time",
         note="See [Valid time](time.md#valid-time).",
         sent=examples.RETIRE_REQUEST_EXAMPLE, optional=True, example=examples.RETIRE_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
         *("retire_edge", "POST", f"{STORE_PATH}/edges/retire", mutations.retire_edge),
-        id="retireEdge", tag="versions", role="write", summary="Set the time until which an edge was true",
+        id="retireEdge", tag="versions", role="write", summary="Set the end of an edge's valid time",
         sent=examples.RETIRE_EDGE_REQUEST_EXAMPLE, example=examples.RETIRE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes",
     ),
     UseCase(
         *("merge", "POST", f"{_NODE_PATH}/merge", merge.merge),
-        id="mergeNode", tag="versions", role="write", summary="Merge a node into another one that means the same",
+        id="mergeNode", tag="versions", role="write", summary="Merge a duplicate node into another node",
         note="See [Merging](merging.md).",
         sent=examples.MERGE_REQUEST_EXAMPLE, example=examples.MERGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes",
@@ -290,7 +290,7 @@ USE_CASES = (
     ),
     UseCase(
         *("history", "GET", f"{_NODE_PATH}/history", history.node_history),
-        id="nodeHistory", tag="history", role="read", summary="List the past and present states of a node",
+        id="nodeHistory", tag="history", role="read", summary="List the previous and current states of a node",
         note="Newest first. See [History](time.md#history).",
         example=examples.NODE_HISTORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
@@ -315,8 +315,8 @@ USE_CASES = (
     ),
     UseCase(
         *("prune_history", "POST", f"{STORE_PATH}/history/prune", history.prune_history),
-        id="pruneHistory", tag="history", role="admin", summary="Delete former states permanently",
-        note="Deletes the states that had ended by `before`, or as the store's settings say.",
+        id="pruneHistory", tag="history", role="admin", summary="Delete previous states permanently",
+        note="Deletes the states that ended before `before`, or by the store's settings.",
         sent=examples.PRUNE_HISTORY_REQUEST_EXAMPLE, optional=True, example=examples.PRUNE_HISTORY_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers", long=True,
         positional=("before",),
@@ -347,7 +347,7 @@ USE_CASES = (
     UseCase(
         *("reindex", "POST", f"{STORE_PATH}/reindex", stores.reindex),
         id="reindex", tag="search", role="admin", summary="Rebuild the indexes of a store",
-        note="The status is 202 at once, for both indexes; `stats` shows the progress.",
+        note="The status is 202 immediately; `stats` shows the progress of both indexes.",
         example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
     ),
     UseCase(

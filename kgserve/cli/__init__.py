@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs when it runs, so that the shell answers at once.
+"""Command line interface. Each command imports its dependencies when it runs, which keeps startup and completion fast.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no server answers, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no server reachable, 130 interrupted.
 """

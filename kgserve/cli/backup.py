@@ -33,9 +33,9 @@ _BACKUP_COLUMNS = (
     TableColumn("From", "number"),
     TableColumn("To", "number"),
     TableColumn("Copied", "bytes"),
-    TableColumn("In all", "bytes"),
+    TableColumn("Total", "bytes"),
     TableColumn("Bases", "number"),
-    TableColumn("Full copy because"),
+    TableColumn("Reason for full copy"),
 )
 _RESTORE_COLUMNS = (
     TableColumn("Store"),
@@ -58,20 +58,20 @@ _as_json = json_option("Print the result as JSON.")
 
 @click.command()
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
-@click.option("--to", "folder", required=True, metavar="DIR", help="Folder to keep the backup in, and to add to.")
-@click.option("--full", is_flag=True, help="Copy everything, not only what is new.")
-@click.option("--keep", type=click.IntRange(1), help="Keep this many bases, the newest.  [default: all]")
+@click.option("--to", "folder", required=True, metavar="DIR", help="Backup folder, created or extended.")
+@click.option("--full", is_flag=True, help="Copy everything instead of only what is new.")
+@click.option("--keep", type=click.IntRange(1), help="Number of newest bases to keep.  [default: all]")
 @_as_json
 @server_options
 @private_files()
 def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None) -> int:
-    """Back up STORE, or every store, whether a server runs or not; only what is new since the last time is copied.
+    """Back up the given stores, or every store, incrementally.
 
-    The files of the data folder are read where they are, beside a running server, and no write waits for it. With
-    --server the server of that address makes the backup, and DIR lies below its own folder for backups.
+    A server may be running: the command reads the files in place and does not block writes. With --server, that server
+    writes the backup, and DIR is relative to its own backup folder.
 
-    The exit code is 0 when every store was backed up, 1 when one was not (its former backup is as it was), 2 for wrong
-    usage, and 3 when no server answers.
+    Exit codes: 0 when every store was backed up, 1 when a store failed (its previous backup is unchanged), 2 for wrong
+    usage, 3 when no server is reachable.
     """
     if given("server") is not None:
         with connect() as client:
@@ -87,7 +87,7 @@ def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None
     return EXIT_FAILED if answer.failed else 0
 
 
-def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: BackupOptions) -> BackupAnswer:
+def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: BackupOptions) -> BackupAnswer:
     from kgserve.platform.lock import DataFolderLock
     from kgserve.platform.server_discovery import find
     from kgserve.storage.layout import Layout, closed_state
@@ -101,41 +101,43 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
         with connect(settings.data_dir) as client:
             wanted = [
                 BackupSource(Layout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
-                for name in _chosen(names, list(_sequences(client)))
+                for name in _select_stores(names, list(_sequences(client)))
             ]
-            return back_up(BackupFolder(folder), wanted, msgspec.structs.replace(ways, live=True), _announce)
+            return back_up(BackupFolder(folder), wanted, msgspec.structs.replace(options, live=True), _announce)
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         wanted = [
             BackupSource(pool.layout(name), lambda name=name: closed_state(pool.layout(name)).sequence)
-            for name in _chosen(names, pool.names())
+            for name in _select_stores(names, pool.names())
         ]
-        return back_up(BackupFolder(folder), wanted, ways, _announce)
+        return back_up(BackupFolder(folder), wanted, options, _announce)
 
 
 def _sequences(client: Client) -> _Sequences:
     stores = client.stores().stores
-    away = {each.name for each in stores if each.node is not None}
-    return _Sequences({each.name: each.sequence for each in stores}, lambda name: _copied(client, name), away)
+    remote = {each.name for each in stores if each.node is not None}
+    return _Sequences(
+        {each.name: each.sequence for each in stores}, lambda name: _replicate_to_owner(client, name), remote
+    )
 
 
 class _Sequences(dict[str, int]):
-    """How far the files of each store have come. Those that other nodes serve are ``copied`` here when asked for."""
+    """Last sequence in each store's files. Stores of other nodes are replicated here on first access."""
 
-    def __init__(self, sequences: dict[str, int], copied: Callable[[str], int], away: set[str]) -> None:
+    def __init__(self, sequences: dict[str, int], replicate: Callable[[str], int], remote: set[str]) -> None:
         super().__init__(sequences)
-        self._copied = copied
-        self._away = away
+        self._replicate = replicate
+        self._remote = remote
 
     @override
     def __getitem__(self, name: str) -> int:
-        return self._copied(name) if name in self._away else super().__getitem__(name)
+        return self._replicate(name) if name in self._remote else super().__getitem__(name)
 
     def __missing__(self, name: str) -> int:
         raise NoStore(name)
 
 
-def _copied(client: Client, name: str) -> int:
-    """Have the node that is asked bring its copy of a store to where its owner is now; the sequence of the copy."""
+def _replicate_to_owner(client: Client, name: str) -> int:
+    """Have the connected node bring its replica of a store up to its owner; return the replica's sequence."""
     from kgserve.client import operations
 
     def ask(**headers: str) -> int:
@@ -147,34 +149,34 @@ def _copied(client: Client, name: str) -> int:
     return ask(Kgserve_Read="copy", Kgserve_At_Least=str(at_owner))
 
 
-def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:
-    """The stores that were named, or all. Raises NotFound."""
+def _select_stores(names: Sequence[str], existing: Sequence[str]) -> list[str]:
+    """Return the named stores without duplicates, or all of them. Raises NotFound when one does not exist."""
     for name in names:
-        if name not in there:
+        if name not in existing:
             raise NoStore(name)
-    return list(dict.fromkeys(names)) or list(there)
+    return list(dict.fromkeys(names)) or list(existing)
 
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--store", metavar="STORE", help="The store to restore.  [default: every store of the backup]")
-@click.option("--as", "into", metavar="NAME", help="Name of the restored store.  [default: its own]")
+@click.option("--store", metavar="STORE", help="Store to restore.  [default: every store of the backup]")
+@click.option("--as", "into", metavar="NAME", help="Name of the restored store.  [default: the original name]")
 @click.option(
     "--until",
     metavar="WHEN",
-    help="Restore it as it was then: a time such as 2025-07-15T12:00:00Z, or a sequence.  [default: the newest backup]",
+    help="State to restore: a time such as 2025-07-15T12:00:00Z, or a sequence.  [default: the newest backup]",
 )
 @_as_json
 @server_options
 @private_files()
 def restore(folder: str, *, store: str | None, into: str | None, until: str | None) -> None:
-    """Make a store, or all stores of a backup, out of DIR; a store that exists is never replaced.
+    """Restore one store, or all stores, of the backup in DIR. Existing stores are never replaced.
 
-    Nothing is left of a store whose restore fails. With --server the server of that address reads DIR below its own
-    folder for backups.
+    A store whose restore fails leaves nothing behind. With --server, DIR is relative to that server's own backup
+    folder.
 
-    The exit code is 0 when all is restored, 1 when something stands in the way, such as a damaged backup or a store of
-    that name, 2 for wrong usage or a moment that is not covered, and 3 when no server answers.
+    Exit codes: 0 when everything was restored, 1 when the backup is damaged or the store already exists, 2 for wrong
+    usage or a moment that the backup does not cover, 3 when no server is reachable.
     """
     if given("server") is not None:
         with connect() as client:
@@ -204,7 +206,7 @@ def _restore(
 
 
 def _hand_over(client: Client, settings: Settings, folder: Path, source: Source) -> RestoredStore:
-    """Make the store's folder beside the others, and have the running server take it."""
+    """Prepare the store's folder in the data folder and have the running server adopt it."""
     import shutil
     import time
 
@@ -233,17 +235,17 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--store", metavar="STORE", help="Look at one store alone.  [default: every store of the backup]")
+@click.option("--store", metavar="STORE", help="Store to check.  [default: every store of the backup]")
 @_as_json
 def verify(folder: str, *, store: str | None) -> int:
-    """Check a backup: every file against its checksum, every record of the journals, and that nothing is missing.
+    """Check a backup: file checksums, journal records and completeness.
 
-    The exit code is 0 when it is whole, and 1 when anything is wrong; each fault is told with the file and the place.
+    The exit code is 0 when the backup is intact, and 1 otherwise. Each fault is reported with its file and position.
     """
     from kgserve.stores.backup.folder import BackupFolder
-    from kgserve.stores.backup.restore import verify as look
+    from kgserve.stores.backup.restore import verify as verify_backup
 
-    found = list(look(BackupFolder(Path(folder)), store))
+    found = list(verify_backup(BackupFolder(Path(folder)), store))
     if not told_as_json(found):
         _show_verified(found)
     return 0 if all(each.ok for each in found) else EXIT_FAILED
@@ -260,14 +262,14 @@ def _show_verified(found: list[VerifiedStore]) -> None:
         for fault in each.faults:
             click.echo(f"kgserve: {fault}", err=True)
         if each.leftovers:
-            click.echo(f"{each.store}: an interrupted backup has left files; the next one removes them", err=True)
+            click.echo(f"{each.store}: leftovers of an interrupted backup; the next backup removes them", err=True)
 
 
 def _show_backup(answer: BackupAnswer) -> None:
     rows = [(s.store, s.first, s.sequence, s.bytes_copied, s.bytes_total, s.bases, s.new_base) for s in answer.stores]
     show_table(_BACKUP_COLUMNS, rows)
     for failure in answer.failed:
-        click.echo(f"kgserve: {failure.store} was not backed up: {failure.error}", err=True)
+        click.echo(f"kgserve: {failure.store} backup failed: {failure.error}", err=True)
     if sys.stderr.isatty():
         click.echo(f"{as_size(answer.bytes_copied)} copied to {answer.folder}", err=True)
 

@@ -1,4 +1,4 @@
-"""``kgserve deploy``: the files that put a server into service, for other programs to read."""
+"""``kgserve deploy``: configuration files for running a server with systemd, nginx, Caddy, NATS and others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import click
 from kgserve.cli.terminal import TableColumn, show_table
 from kgserve.platform.resources import shipped
 
-SHIPPED_FILE_COLUMNS = (TableColumn("What"), TableColumn("File"), TableColumn("Where to"), TableColumn("What it is"))
+SHIPPED_FILE_COLUMNS = (
+    TableColumn("Topic"),
+    TableColumn("File"),
+    TableColumn("Destination"),
+    TableColumn("Description"),
+)
 
 
 class Shipped(NamedTuple):
-    """A file: its path in the repository, where it usually goes, and what it is."""
+    """A configuration file: its path in the repository, its usual destination, and a summary."""
 
     path: str
     target: str
@@ -22,23 +27,23 @@ class Shipped(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its own."""
+        """File name without folder."""
         return self.path.rpartition("/")[2]
 
     def text(self) -> str:
-        """Its text."""
+        """Return the file's contents."""
         return shipped(self.path).read_text("utf-8")
 
 
 _SYSTEMD_UNIT_DIR = "/etc/systemd/system/"
-_NATS_CONFIG_FILE = Shipped("deploy/nats/kgserve-nats.conf", "/etc/nats/", "a server of replicated journals")
+_NATS_CONFIG_FILE = Shipped("deploy/nats/kgserve-nats.conf", "/etc/nats/", "a NATS server that replicates the journals")
 SHIPPED_FILES = {
     "systemd": (
-        Shipped("deploy/systemd/kgserve.service", _SYSTEMD_UNIT_DIR, "the server, with a user of its own and confined"),
+        Shipped("deploy/systemd/kgserve.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
         Shipped("deploy/systemd/kgserve.env", "/etc/kgserve/", "its settings"),
         Shipped("deploy/systemd/kgserve.sysusers.conf", "/etc/sysusers.d/kgserve.conf", "its user"),
         Shipped("deploy/systemd/kgserve-backup.service", _SYSTEMD_UNIT_DIR, "a backup of all stores"),
-        Shipped("deploy/systemd/kgserve-backup.timer", _SYSTEMD_UNIT_DIR, "every night"),
+        Shipped("deploy/systemd/kgserve-backup.timer", _SYSTEMD_UNIT_DIR, "the schedule of the backup: every night"),
     ),
     "nginx": (Shipped("deploy/nginx/kgserve.conf", "/etc/nginx/conf.d/", "a proxy with TLS"),),
     "caddy": (Shipped("deploy/caddy/Caddyfile", "/etc/caddy/", "a proxy with TLS that gets its certificate"),),
@@ -47,28 +52,26 @@ SHIPPED_FILES = {
     "compose": (Shipped("deploy/compose/compose.yaml", "a folder of its own", "a container with limits"),),
     "compose-cluster": (
         Shipped("deploy/compose-cluster/compose.yaml", "a folder of its own", "containers for a machine of a cluster"),
-        Shipped("deploy/compose-cluster/node.env", "beside it", "what differs between the machines"),
+        Shipped("deploy/compose-cluster/node.env", "the same folder", "settings that differ between the machines"),
         _NATS_CONFIG_FILE,
     ),
     "nats": (
         _NATS_CONFIG_FILE,
-        Shipped("deploy/nats/kgserve-nats.env", "/etc/nats/", "what differs between the servers"),
-        Shipped(
-            "deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, with a user of its own and confined"
-        ),
+        Shipped("deploy/nats/kgserve-nats.env", "/etc/nats/", "settings that differ between the servers"),
+        Shipped("deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
     ),
 }
-"""What there is, by the name that asks for it; of several files the first is the main one."""
+"""Shipped files by topic; the first file of each topic is its main file."""
 
 
 @click.group()
 def deploy() -> None:
-    """Print what other programs need to run, watch or stand before a server."""
+    """Print configuration files for programs that run, monitor or proxy a server."""
 
 
 @deploy.command("list")
 def list_() -> None:
-    """List all files that there are, and where each belongs."""
+    """List all files and where each belongs."""
     rows = [(what, each.name, each.target, each.summary) for what, found in SHIPPED_FILES.items() for each in found]
     show_table(SHIPPED_FILE_COLUMNS, rows)
 
@@ -76,20 +79,20 @@ def list_() -> None:
 @deploy.command("print")
 @click.argument("what", type=click.Choice([*SHIPPED_FILES]))
 @click.argument("file", required=False)
-@click.option("--to", type=click.Path(file_okay=False, path_type=Path), help="Write all of its files into this folder.")
+@click.option("--to", type=click.Path(file_okay=False, path_type=Path), help="Write all files of WHAT to this folder.")
 def print_(what: str, *, file: str | None, to: Path | None) -> None:
-    """Print one of WHAT's files: the main one, or FILE.
+    """Print a file of WHAT: the main one, or FILE.
 
-    With --to all of them are written into a folder, where none of them may be yet.
+    With --to, write all files of WHAT into a folder instead. Existing files are not overwritten.
     """
     if to is None:
         click.echo(_named(what, file).text(), nl=False)
         return
     if file is not None:
-        raise click.UsageError("--to writes all files; leave out FILE")
+        raise click.UsageError("--to writes all files; omit FILE.")
     targets = {to / each.name: each for each in SHIPPED_FILES[what]}
-    if there := [str(path) for path in targets if path.exists()]:
-        raise click.ClickException(f"nothing is written over: {', '.join(there)}")
+    if existing := [str(path) for path in targets if path.exists()]:
+        raise click.ClickException(f"files already exist: {', '.join(existing)}. Nothing was written.")
     to.mkdir(parents=True, exist_ok=True)
     for path, each in targets.items():
         path.write_text(each.text(), "utf-8")
@@ -99,5 +102,5 @@ def print_(what: str, *, file: str | None, to: Path | None) -> None:
 def _named(what: str, file: str | None) -> Shipped:
     found = {each.name: each for each in SHIPPED_FILES[what]}
     if file is not None and file not in found:
-        raise click.UsageError(f"{what} has no file {file!r}; there are {', '.join(found)}")
+        raise click.UsageError(f"{what} has no file {file!r}. Files of {what}: {', '.join(found)}.")
     return found[file] if file is not None else SHIPPED_FILES[what][0]

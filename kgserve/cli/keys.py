@@ -1,6 +1,6 @@
-"""``kgserve keys`` and ``audit``: who may do what, and what was refused and administered.
+"""``kgserve keys`` and ``kgserve audit``: API keys, and the audit log.
 
-``keys`` works on the data folder's file; a running server notices by itself.
+``keys`` edits the data folder's key file; a running server detects the change automatically.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEY_COLUMNS = tuple(map(TableColumn, ("Key", "Name", "Role", "Stores", "State", 
 
 
 class ListedKey(msgspec.Struct, frozen=True):
-    """What `kgserve keys list --json` says of a key: nothing that opens anything."""
+    """An API key as printed by `kgserve keys list --json`, without the secret."""
 
     id: str
     prefix: str
@@ -40,28 +40,28 @@ class ListedKey(msgspec.Struct, frozen=True):
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke the keys that a server asks for.
+    """Create, list and revoke API keys.
 
-    While a data folder has no key, its server lets in everybody on this machine and listens to nobody else. From the
-    first key on everybody needs one, but commands on this machine that can read the data folder.
+    While a data folder has no key, its server accepts connections from this machine only, without authentication. Once
+    a key exists, every caller needs one, except commands on this machine that can read the data folder.
     """
 
 
 @keys.command()
-@click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do; each includes the one before.")
-@click.option("--name", required=True, metavar="NAME", help="Whose it is, for lists and logs.")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="Role; each includes the previous ones.")
+@click.option("--name", required=True, metavar="NAME", help="Owner of the key, shown in lists and logs.")
 @click.option(
     "--stores",
     default="*",
     show_default=True,
     metavar="NAMES",
-    help="The stores that it sees: names and beginnings such as team-*, separated by commas.",
+    help="Stores that the key can access: names, or prefixes such as team-*, separated by commas.",
 )
-@click.option("--expires", metavar="TIME", help="When it ends: 12h, 30d, 6w, 1y.  [default: never]")
+@click.option("--expires", metavar="TIME", help="Lifetime of the key: 12h, 30d, 6w, 1y.  [default: never]")
 @settings_options("data_dir")
 @private_files()
 def create(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
-    """Make a key and print it, this once: only a hash of it is kept."""
+    """Create a key and print it. It cannot be shown again: only its hash is stored."""
     from kgserve.platform.access.authentication import add_key, mint, parse_span
 
     folder, now = _folder(data_dir), _now()
@@ -69,12 +69,12 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
     key, text = mint(name, role, [part.strip() for part in stores.split(",")], now, until)
     if not folder.is_dir():
         private_folder(folder)
-        click.echo(f"made the data folder {folder}", err=True)
+        click.echo(f"created the data folder {folder}", err=True)
     add_key(folder, key)
     _record(folder, "keys create", key)
     click.echo(text)
     click.echo(
-        f"This is the key {key.name!r}; it is shown this once. Send it as `Authorization: Bearer …`, "
+        f"This is the key {key.name!r}; it cannot be shown again. Send it as `Authorization: Bearer …`, "
         "or set KGSERVE_KEY for kgserve's own commands.",
         err=True,
     )
@@ -84,7 +84,7 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
 @json_option("Print JSON.")
 @settings_options("data_dir")
 def list_keys(*, data_dir: str | None) -> None:
-    """List all keys, revoked and expired ones as well, without what opens anything."""
+    """List all keys, including revoked and expired ones, without their secrets."""
     from kgserve.platform.access.authentication import read_keys
 
     now = _now()
@@ -99,7 +99,7 @@ def list_keys(*, data_dir: str | None) -> None:
 @settings_options("data_dir")
 @private_files()
 def revoke(id_or_name: str, data_dir: str | None) -> None:
-    """Have a key open nothing any more, at once. It stays in the list."""
+    """Revoke a key with immediate effect. It remains in the list."""
     from kgserve.platform.access.authentication import revoke_key
 
     folder = _folder_there(data_dir)
@@ -119,7 +119,7 @@ def _folder_there(data_dir: str | None) -> Path:
 
 
 def _now() -> int:
-    """Microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
@@ -158,12 +158,18 @@ AUDIT_COLUMNS = tuple(map(TableColumn, ("Time", "Node", "Caller", "Address", "Ac
 
 
 @click.command()
-@click.option("--node", metavar="NODE", help="Only what this node of the cluster wrote.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="So many, the newest.")
+@click.option("--node", metavar="NODE", help="Only records of this node of the cluster.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="Number of newest records.",
+)
 @as_json_option
 @server_options
 def audit(*, node: str | None, limit: int) -> None:
-    """Show what was refused, and what was administered, oldest first; in a cluster, at all of its nodes."""
+    """Show rejected requests and administrative actions, oldest first, from all nodes of a cluster."""
     with connect() as client:
         found = client.audit(node=node, limit=limit)
     if told_as_json(found):

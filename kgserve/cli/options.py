@@ -1,6 +1,6 @@
-"""Options of the command line, made from the settings table, so that the two cannot differ; and the server they mean.
+"""Command line options derived from the settings table, and the client for the server that they select.
 
-Which one that is, and its refusals as messages and exit codes.
+Maps errors of the client to messages and exit codes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CLIENT_SETTINGS = frozenset({"key", "call_timeout", "tools", "answers"})
-"""Settings of those who ask, not of the server."""
+"""Settings of clients rather than of the server."""
 
 SETTINGS_WITHOUT_OPTION = frozenset(
     {
@@ -32,29 +32,33 @@ SETTINGS_WITHOUT_OPTION = frozenset(
         *(name for name in Settings.__struct_fields__ if name.startswith("memory_")),
     }
 )
-"""Settings of a server that have no option: a secret, which all would see there, and what new stores begin with."""
+"""Settings without an option: secrets, which the process list would expose, and defaults of new stores.
+"""
 
 OPTION_NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
-"""Options that are not simply called like their setting."""
+"""Options that are not named after their setting."""
 
 
 def option_names(field: str) -> tuple[str, ...]:
-    """The option names of a setting, the documented one first."""
+    """Return the option names of a setting, the documented one first."""
     return OPTION_NAMES.get(field, (f"--{field.replace('_', '-')}",))
 
 
 def variable_name(field: str) -> str:
-    """The environment variable of a setting."""
+    """Return the name of a setting's environment variable."""
     return ENVIRONMENT_PREFIX + field.upper()
 
 
 def description(field: msgspec.structs.FieldInfo) -> str:
-    """What a setting means."""
+    """Return the documentation of a setting."""
     return str(get_args(field.type)[1].description)
 
 
 def settings_options(*fields: str, **more: Any) -> Callable[[Function], Function]:
-    """Add an option for each of ``fields`` (default: all of a server's); one that is not given is passed as None."""
+    """Add an option for each of ``fields`` (default: every server setting).
+
+    An option that was not given is passed as None.
+    """
     chosen = [
         field
         for field in SETTINGS_FIELDS
@@ -70,27 +74,27 @@ def settings_options(*fields: str, **more: Any) -> Callable[[Function], Function
 
 
 def key_option(**more: Any) -> Callable[[Function], Function]:
-    """The option ``--key``, of those who ask a server."""
-    text = "Key to send; better given as the variable KGSERVE_KEY.  [default: the token of the data folder's server]"
+    """Return the option ``--key`` of commands that call a server."""
+    text = "API key; prefer the environment variable KGSERVE_KEY.  [default: the token of the data folder's server]"
     return click.option("--key", metavar="KEY", help=text, **more)
 
 
 def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """The callback of an option that `given` tells, so that no command needs to pass it on."""
+    """Store an option's value for `given`, so that commands need not pass it on. A click callback."""
     context.meta[f"kgserve.{parameter.name}"] = value
     return value
 
 
 def given(option: str) -> Any:
-    """What was given for such an option of the present command."""
+    """Return the value of a stored option of the current command, or None."""
     context = click.get_current_context(silent=True)
     return context.meta.get(f"kgserve.{option}") if context else None
 
 
 def require_data(settings: Settings) -> None:
-    """Raise ClickException when the data folder is not there: a name that was misspelt, most likely."""
+    """Raise ClickException when the data folder does not exist, most likely because its name was misspelt."""
     if not settings.data_dir.is_dir():
-        raise click.ClickException(f"there is no data folder {settings.data_dir}")
+        raise click.ClickException(f"data folder {settings.data_dir} does not exist")
 
 
 def _option(field: msgspec.structs.FieldInfo, more: Mapping[str, Any]) -> Callable[[Function], Function]:
@@ -112,7 +116,7 @@ def _default_text(default: Any) -> str:
 
 
 def _as_flag(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
-    """What is off by default is turned on by its option alone, without a value."""
+    """Return arguments that make an option a flag if its setting is off by default."""
     return {"is_flag": False, "flag_value": "true"} if field.default is False else {}
 
 
@@ -128,7 +132,7 @@ _CONTEXT_OPTION: dict[str, Any] = {"expose_value": False, "callback": keep}
 
 
 class ServerUnreachable(click.ClickException):
-    """No server answers."""
+    """No server could be reached."""
 
     exit_code = 3
 
@@ -138,22 +142,23 @@ class RequestRefused(click.ClickException):
 
 
 def server_options(function: Function) -> Function:
-    """Add the options that say which server is meant: ``--server``, ``--data`` and ``--key``, for `connect`."""
+    """Add the options ``--server``, ``--data`` and ``--key``, which select the server for `connect`."""
     named = click.option(
         "--server",
         metavar="URL",
         **_CONTEXT_OPTION,
-        help="The server to talk to.  [default: that of the data folder; without --data else that at KGSERVE_PORT]",
+        help="Address of the server.  [default: the data folder's; without --data, the one at KGSERVE_PORT]",
     )
     return named(settings_options("data_dir", **_CONTEXT_OPTION)(key_option(**_CONTEXT_OPTION)(function)))
 
 
 @contextmanager
 def connect(data_dir: Path | None = None, *, timeout: float | None = None) -> Generator[Client]:
-    """A client of the data folder's server, else of the one that the options name, or that is at the configured port.
+    """Yield a client of ``data_dir``'s server, of the one that the options select, or of the configured port's.
 
-    Raises Unreachable when no server answers, also when a data folder was named and nobody serves it: another server
-    holds other stores. What the server refuses inside becomes Refused. An answer may take ``timeout`` seconds.
+    ``timeout`` is the time limit of an answer in seconds. Errors of the server are raised as RequestRefused.
+
+    Raises ServerUnreachable when no server answers, or when no server has opened the named data folder.
     """
     from kgserve.client import Client
 
@@ -167,21 +172,21 @@ def connect(data_dir: Path | None = None, *, timeout: float | None = None) -> Ge
 
 
 def failure(error: Exception, url: str) -> Exception:
-    """What the client raised, as a command says it; what this side has raised stays as it is."""
+    """Translate a client's error into a command's error. Errors raised on this side are returned unchanged."""
     from http.client import responses
 
     from kgserve import client
 
-    answered = bool(getattr(error, "__notes__", ()))  # the note names the request that the server has refused
+    answered = bool(getattr(error, "__notes__", ()))  # the note names the request that the server rejected
     match error:
         case client.Interrupted():
             return error
         case client.Unreachable():
             return ServerUnreachable(
-                f"no server answers at {url}; start one with `kgserve serve`, or name one with --server"
+                f"no server answers at {url}; start one with `kgserve serve`, or specify one with --server"
             )
         case client.Unintelligible():
-            return RequestRefused(f"what {urlsplit(url).hostname} sent is no answer of kgserve: {error.__cause__}")
+            return RequestRefused(f"the answer of {urlsplit(url).hostname} is not from kgserve: {error.__cause__}")
         case client.Refused() if not answered:
             reason = responses.get(error.status, "")
             return RequestRefused(f"the server at {urlsplit(url).hostname} answered {error.status} {reason}")
@@ -192,12 +197,12 @@ def failure(error: Exception, url: str) -> Exception:
 
 
 def url_of(client: Client) -> str:
-    """Where the client's server is."""
+    """Return the address of the client's server."""
     return client.http.target.address.url
 
 
 def in_words(error: InvalidInput) -> str:
-    """The message, and a line for each place that is wrong."""
+    """Return the message, followed by a line for each invalid field."""
     return "\n".join([error.message, *(f"  {fault.path}: {fault.message}" for fault in error.errors)])
 
 
@@ -208,7 +213,7 @@ def _require_server(server: str | None, data_dir: str | None) -> None:
         return
     folder = load({"data_dir": data_dir}).data_dir
     if not folder.is_dir():
-        raise ServerUnreachable(f"there is no data folder {folder}")
+        raise ServerUnreachable(f"data folder {folder} does not exist")
     if find(folder) is None:
-        hint = f"start one with `kgserve serve --data {folder}`, or name one with --server"
-        raise ServerUnreachable(f"no server serves {folder}; {hint}")
+        hint = f"start one with `kgserve serve --data {folder}`, or specify one with --server"
+        raise ServerUnreachable(f"no server has opened {folder}; {hint}")

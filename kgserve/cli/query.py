@@ -1,4 +1,4 @@
-"""``kgserve shell`` and ``kgserve search``: what a store is asked, in Cypher and in words."""
+"""``kgserve shell`` and ``kgserve search``: Cypher queries, and text search."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("store", required=False)
-@click.option("-c", "query", metavar="QUERY", help="Run this and leave.")
-@click.option("-f", "file", metavar="FILE", type=click.Path(path_type=Path), help="Run a file and leave.")
-@click.option("--mode", type=click.Choice(MODES), default="table", show_default=True, help="How rows are shown.")
-@click.option("--write", is_flag=True, help="Let statements change the store.")
-@click.option(
-    "--url", metavar="URL", help="The server to talk to.  [default: that of the data folder, started if need be]"
-)
+@click.option("-c", "query", metavar="QUERY", help="Run QUERY and exit.")
+@click.option("-f", "file", metavar="FILE", type=click.Path(path_type=Path), help="Run a file and exit.")
+@click.option("--mode", type=click.Choice(MODES), default="table", show_default=True, help="Output format of rows.")
+@click.option("--write", is_flag=True, help="Allow statements to change the store.")
+@click.option("--url", metavar="URL", help="Address of the server.  [default: the data folder's, started on demand]")
 @settings_options("data_dir", "key")
 def shell(
     store: str | None,
@@ -40,13 +38,13 @@ def shell(
     data_dir: str | None,
     key: str | None,
 ) -> int:
-    """Ask STORE in Cypher: at a prompt, or from QUERY, FILE or standard input.
+    """Query STORE in Cypher, interactively or from QUERY, FILE or standard input.
 
-    Statements end with a semicolon; `:help` lists the commands of the shell. Without --write nothing can be changed.
-    A script ends at the first failure with exit code 1.
+    Statements end with a semicolon; `:help` lists the commands of the shell. Without --write, statements cannot change
+    the store. A script stops at the first failure with exit code 1.
     """
     if query is not None and file is not None:
-        raise click.UsageError("-c and -f both say what to run; choose one")
+        raise click.UsageError("-c and -f cannot be combined.")
     from kgserve.cli.shell.screen import Screen
     from kgserve.cli.shell.session import NoServer, ServerConnection, ShellSession
     from kgserve.platform.server_discovery import data_folder
@@ -82,8 +80,8 @@ def _serve(session: ShellSession, query: str | None, file: Path | None) -> int:
 
 
 def _history() -> Path:
-    """Where the history is kept: in the folder that the user's system has for state."""
-    state = os.environ.get("XDG_STATE_HOME")  # noqa: TID251 - the user's folder, no setting of kgserve
+    """Return the path of the history file, in the user's folder for application state."""
+    state = os.environ.get("XDG_STATE_HOME")  # noqa: TID251 - a folder of the user, not a setting of kgserve
     return (Path(state) if state else Path.home() / ".local" / "state") / "kgserve" / "history"
 
 
@@ -95,13 +93,13 @@ _MAX_CONTENT_CHARS = 200
 @click.argument("store")
 @click.argument("query")
 @click.option(
-    "--mode", type=click.Choice(get_args(SearchMode)), default="hybrid", show_default=True, help="How they are found."
+    "--mode", type=click.Choice(get_args(SearchMode)), default="hybrid", show_default=True, help="Search method."
 )
-@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Most nodes.")
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of nodes.")
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Only nodes of this type; may be repeated.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only nodes with this tag; may be repeated.")
-@click.option("--as-of", metavar="WHEN", help="As it was: a sequence, or a time such as 2025-07-15T12:00:00Z.")
-@click.option("--valid-at", metavar="TIME", help="Only what was true in the world then, or `now`.")
+@click.option("--as-of", metavar="WHEN", help="State to search: a sequence, or a time such as 2025-07-15T12:00:00Z.")
+@click.option("--valid-at", metavar="TIME", help="Only facts that were valid at this time, or `now`.")
 @as_json_option
 @server_options
 def search(
@@ -115,9 +113,9 @@ def search(
     as_of: str | None,
     valid_at: str | None,
 ) -> None:
-    """Find nodes of STORE by words, meaning and relations, best first.
+    """Find nodes of STORE by words, meaning and relations, best matches first.
 
-    A QUERY in words is enough. What was written a moment ago may be missing until the indexes have seen it.
+    QUERY is plain text. Recent writes may be missing until the indexes have caught up.
     """
     with connect() as client:
         found = client.store(store).search(
@@ -132,13 +130,13 @@ def search(
     if told_as_json(found):
         return
     if found.degraded:
-        click.echo("kgserve: without an embedding model meaning is judged by words and letters alone", err=True)
+        click.echo("kgserve: no embedding model is available; results are ranked by words and letters only", err=True)
     show_table(
         HIT_COLUMNS,
-        [(f"{hit.score:.3f}", hit.node.type, hit.node.id, _beginning(hit.node.content or "")) for hit in found.hits],
+        [(f"{hit.score:.3f}", hit.node.type, hit.node.id, _shorten(hit.node.content or "")) for hit in found.hits],
     )
 
 
-def _beginning(content: str) -> str:
+def _shorten(content: str) -> str:
     words = " ".join(content[: 2 * _MAX_CONTENT_CHARS].split())
     return words if len(words) <= _MAX_CONTENT_CHARS else f"{words[: _MAX_CONTENT_CHARS - 1]}…"

@@ -1,4 +1,4 @@
-"""The command ``kgserve``: its subcommands, and how errors become messages and exit codes."""
+"""The ``kgserve`` command: subcommands, and the mapping of errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ COMMAND_GROUPS = {
     "Backups": (backup, verify, restore, doctor),
     "Editors and models": (mcp, model),
 }
-"""All commands, as the help groups them."""
+"""All commands by the heading under which the help lists them."""
 
 
-class _Grouped(click.Group):
-    """Its help lists commands under headings."""
+class _SectionedGroup(click.Group):
+    """Command group whose help lists commands under headings."""
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(map(len, self.list_commands(ctx)))
         for heading, commands in COMMAND_GROUPS.items():
             with formatter.section(heading):
-                most = formatter.width - widest - 6
-                rows = [(f"{each.name or '':{widest}}", each.get_short_help_str(most)) for each in commands]
+                limit = formatter.width - widest - 6
+                rows = [(f"{each.name or '':{widest}}", each.get_short_help_str(limit)) for each in commands]
                 formatter.write_dl(rows)
 
 
-@click.group(cls=_Grouped, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def kgserve() -> None:
-    """Many small knowledge graphs, served from one process."""
+    """Serve many small knowledge graphs from one process."""
 
 
 for _commands in COMMAND_GROUPS.values():
@@ -62,7 +62,7 @@ for _commands in COMMAND_GROUPS.values():
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (default: the process's) and return its exit code."""
+    """Run one command line (default: the process's arguments) and return its exit code."""
     try:
         code: object = kgserve.main(args=arguments, prog_name="kgserve", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_standard_output()
         return EXIT_FAILED
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost place: nothing may pass it unexplained
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - outermost frame: every error must become a message
         message, code = _outcome(error)
         click.echo(f"kgserve: {message}", err=True)
         return code
@@ -84,7 +84,10 @@ def main() -> NoReturn:
 
 
 def _outcome(error: BaseException) -> tuple[str, int]:
-    """What to tell the person, and the exit code. With ``python -X dev`` a defect shows its traceback instead."""
+    """Return the message for the user and the exit code.
+
+    With ``python -X dev``, unexpected errors are raised instead.
+    """
     match error:
         case click.ClickException():
             return error.format_message(), error.exit_code
@@ -101,7 +104,7 @@ def _outcome(error: BaseException) -> tuple[str, int]:
         case _:
             defect = f"{type(error).__name__}: {error}"
             return (
-                f"a defect in kgserve stopped this command ({defect}); `python -X dev -m kgserve …` shows where",
+                f"internal error in kgserve ({defect}); run `python -X dev -m kgserve …` for the traceback",
                 EXIT_FAILED,
             )
 
@@ -112,5 +115,5 @@ def _os_error_sentence(error: OSError) -> str:
 
 
 def _discard_standard_output() -> None:
-    """Point standard output at nothing: the reader has left, and the interpreter flushes once more at exit."""
+    """Redirect standard output to the null device: the reader has exited, and the interpreter flushes again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``kgserve serve``, ``stop``, ``health``, ``version``, ``open`` and ``cluster``: servers, and nodes of a cluster."""
+"""``kgserve serve``, ``stop``, ``health``, ``version``, ``open`` and ``cluster``: servers and cluster nodes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 @private_files()
 def serve(**values: Any) -> int:
     """Serve the stores of a data folder over REST and MCP until stopped."""
-    if told := refusal():
-        raise click.ClickException(told)
+    if reason := refusal():
+        raise click.ClickException(reason)
     settings = load(values)
     from kgserve.platform import allocator, import_env
 
     allocator.bound_arenas()
-    gc.disable()  # until it listens: looking through what is imported is a sixth of a start
+    gc.disable()  # until it listens: collecting garbage among imported modules takes a sixth of the startup time
     try:
         import_env.import_lightly()
         from kgserve.server import app
@@ -42,11 +42,11 @@ def serve(**values: Any) -> int:
 
 @click.command()
 @settings_options("data_dir")
-@click.option("--force", is_flag=True, help="Kill it, without letting it finish; what it has acknowledged is kept.")
+@click.option("--force", is_flag=True, help="Kill the server without a clean shutdown. Acknowledged writes are kept.")
 def stop(*, data_dir: str | None, force: bool) -> None:
-    """Stop the server of a data folder, and wait until the folder is free.
+    """Stop the server of a data folder, and wait until the folder is unlocked.
 
-    The exit code is 0 if one was stopped, 3 if there was none, 1 if it does not end.
+    Exit codes: 0 if a server was stopped, 1 if it does not exit, 3 if none was running.
     """
     from kgserve.platform import server_discovery
 
@@ -56,17 +56,17 @@ def stop(*, data_dir: str | None, force: bool) -> None:
     except server_discovery.StopFailed as error:
         raise click.ClickException(str(error)) from None
     if stopped is None:
-        raise ServerUnreachable(f"no server has {folder}; there is nothing to stop")
+        raise ServerUnreachable(f"no server is running for {folder}; nothing to stop")
     click.echo(f"{'killed' if force else 'stopped'} the server at {stopped.url} (process {stopped.pid}) of {folder}")
 
 
 @click.command()
-@click.option("--ready", is_flag=True, help="Ask as well whether stores can be opened and written.")
+@click.option("--ready", is_flag=True, help="Also check that stores can be opened and written.")
 @server_options
 def health(*, ready: bool) -> None:
-    """Say whether a server is alive, for containers and supervisors.
+    """Check whether a server is alive. For containers and supervisors.
 
-    The exit code is 0 if it is, 1 if it is not ready, 3 if none answers.
+    Exit codes: 0 if it is, 1 if it is not ready, 3 if none answers.
     """
     with connect() as client:
         client.ready() if ready else client.health()
@@ -88,14 +88,14 @@ def version() -> None:
 
 @click.command("open")
 @click.argument("store", required=False)
-@click.option("--write", is_flag=True, help="Let the page write, where keys are asked for.")
-@click.option("--print", "only_print", is_flag=True, help="Print the address, and open nothing.")
+@click.option("--write", is_flag=True, help="Allow the page to write, if the server requires keys.")
+@click.option("--print", "only_print", is_flag=True, help="Print the address without opening it.")
 @server_options
 def open_(*, store: str | None, write: bool, only_print: bool) -> None:
-    """Open the explorer in a browser, at STORE if it is named, and print its address.
+    """Open the explorer in a browser, at STORE if given, and print its address.
 
-    Where keys are asked for, the server makes one for the page, which the address hands over: with it the page may
-    read, or write with --write, for 12 hours or until the server ends. Whoever gets the address may do as much.
+    If the server requires keys, it creates one for the page and adds it to the address. The key allows reading, or
+    writing with --write, for 12 hours or until the server stops. Anyone with the address has the same access.
     """
     with connect() as client:
         if store is not None:
@@ -107,7 +107,7 @@ def open_(*, store: str | None, write: bool, only_print: bool) -> None:
         import webbrowser
 
         if not webbrowser.open(address):
-            click.echo("no browser could be started: open the address in one", err=True)
+            click.echo("no browser could be started; open the address manually", err=True)
 
 
 def _key(client: Client, *, write: bool) -> str | None:
@@ -116,12 +116,15 @@ def _key(client: Client, *, write: bool) -> str | None:
     try:
         return client.browser_key("write" if write else "read").key
     except Forbidden:
-        click.echo("only a key with the role admin has one made for a page: give the page your own", err=True)
+        click.echo("creating a key for the page requires the role admin; enter your own key in the page", err=True)
         return None
 
 
 def _fragment(store: str | None, key: str | None) -> str:
-    """What no server sees: the store, and the key, which the page takes out of its address at once."""
+    """Return the URL fragment with store and key.
+
+    Browsers do not send it to servers; the page removes the key at once.
+    """
     from urllib.parse import quote
 
     if store is None and key is None:
@@ -139,23 +142,23 @@ CLUSTER_NODE_COLUMNS = (
 
 @click.group()
 def cluster() -> None:
-    """See the nodes of a cluster, move stores between them, and mend what their log has lost."""
+    """List the nodes of a cluster, move stores between them, and repair logs."""
 
 
 @cluster.command()
 @as_json_option
 @server_options
 def status() -> None:
-    """List the nodes, whether they are alive, and how many stores each serves or would serve.
+    """List the nodes, whether they are alive, and the number of stores that each serves or would serve.
 
-    The exit code is 0 if all are alive, 1 if not, 3 if no server answers.
+    Exit codes: 0 if all are alive, 1 if not, 3 if no server answers.
     """
     with connect() as client:
         found = client.cluster()
     if not told_as_json(found):
         show_table(CLUSTER_NODE_COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes])
         if found.silent:
-            click.echo(f"{found.node} is cut off from the servers of the cluster", err=True)
+            click.echo(f"{found.node} is disconnected from the NATS servers of the cluster", err=True)
     if found.silent or any(each.state != "alive" for each in found.nodes):
         raise click.exceptions.Exit(1)
 
@@ -165,9 +168,10 @@ def status() -> None:
 @click.argument("node")
 @server_options
 def move(store: str, node: str) -> None:
-    """Have NODE serve STORE from now on, and wait until it has opened it. What is asked meanwhile waits for that.
+    """Move STORE to NODE, and wait until NODE has opened it. Requests to STORE wait meanwhile.
 
-    The exit code is 1 if NODE has not opened it within half a minute, with the reason: STORE is NODE's all the same.
+    The exit code is 1, with the reason, if NODE has not opened STORE within 30 seconds. NODE owns STORE in that case
+    too.
     """
     with connect() as client:
         moved = client.store(store).move(node)
@@ -178,21 +182,25 @@ def move(store: str, node: str) -> None:
 
 
 @cluster.command()
-@click.option("--undo", is_flag=True, help="Have it take stores over again.")
+@click.option("--undo", is_flag=True, help="Let the node own stores again.")
 @server_options
 def drain(*, undo: bool) -> None:
-    """Have other nodes serve the stores of the node that is asked, which takes none until --undo or its next start.
+    """Move all stores of the connected node to other nodes. It accepts no stores until --undo or its next start.
 
-    The exit code is 1 if some could not be handed over, or were not opened by their new nodes within half a minute,
-    which are named with the reason.
+    The exit code is 1 if stores could not be moved, or were not opened by their new nodes within 30 seconds. Those are
+    listed with the reason.
     """
     with connect() as client:
         found = client.drain(undo=undo)
-    click.echo(f"{found.node} takes stores over again" if undo else f"{found.node}: others serve {found.moved} stores")
+    click.echo(
+        f"{found.node} accepts stores again"
+        if undo
+        else f"{found.node}: {found.moved} stores were moved to other nodes"
+    )
     for store, reason in found.failed.items():
-        click.echo(f"{store} stays: {reason}", err=True)
+        click.echo(f"{store} was not moved: {reason}", err=True)
     for store, reason in found.unopened.items():
-        click.echo(f"{store} was moved: {reason}", err=True)
+        click.echo(f"{store} was moved, but not opened: {reason}", err=True)
     if found.failed or found.unopened:
         raise click.exceptions.Exit(1)
 
@@ -201,20 +209,20 @@ def drain(*, undo: bool) -> None:
 @click.argument("store")
 @server_options
 def repair(store: str) -> None:
-    """Make the log of STORE anew from the files of the node that is asked, when it has lost something.
+    """Rebuild the log of STORE from the files of the connected node, after the log has lost data.
 
-    Ask the node that served the store last: one whose files lack anything refuses.
+    Run it on the node that served the store last: a node whose files are incomplete refuses.
     """
     with connect() as client:
         done = client.store(store).repair()
-    told = f"of its log {done.found} frames were left, as {done.node} has them"
-    click.echo(f"{done.store} is served by {done.node} up to sequence {done.sequence}; {told}")
+    matching = f"{done.found} frames of its log were left and match the files of {done.node}"
+    click.echo(f"{done.store} is served by {done.node} up to sequence {done.sequence}; {matching}")
 
 
 @cluster.command("finish-upgrade")
 @server_options
 def finish_upgrade() -> None:
-    """Have all nodes write in the newest format, once each runs the new version: older ones cannot join any more."""
+    """Switch all nodes to the newest format, once each runs the new version. Older versions can no longer join."""
     with connect() as client:
         done = client.finish_upgrade()
     click.echo(f"the cluster writes format {done.format}")

@@ -45,24 +45,24 @@ FINDING_COLUMNS = (TableColumn("Store"), TableColumn("Part"), TableColumn("Resul
 
 INDEX_POLL_SECONDS = 0.25
 INDEX_ERROR_TIMEOUT_SECONDS = 5.0
-"""How long an index may stand still with an error: it tries again by itself, and mostly overcomes it."""
+"""Seconds without progress after which an index's error is reported; indexes retry automatically."""
 
 
 @click.command()
 @as_json_option
-@click.option("--indexes", is_flag=True, help="Show how far the indexes of the open stores are behind, too.")
+@click.option("--indexes", is_flag=True, help="Also show the lag of the indexes of open stores.")
 @server_options
 def stores(*, indexes: bool) -> None:
     """List the stores of a running server, with counts and sizes on disk.
 
-    Of open stores also the lag, which is how many commits the slowest of the indexes and the history has not seen yet,
-    and when engine and journal were last compared, with the outcome.
+    For open stores, also show the lag: the number of commits that the slowest index or the history has not applied yet.
+    The last check compared engine and journal.
 
-    With --indexes also the commits that each index has not seen yet, the entities that it is just taking in, and what
-    keeps it from doing so; of a closed store nothing is known, for it is not opened to ask.
+    With --indexes, also show the commits that each index has not applied yet, its pending entities, and its error. The
+    columns are empty for closed stores, which are not opened for this.
     """
     if given("as_json") and indexes:
-        raise click.UsageError("--json is the answer of /api/memory, which says nothing of indexes; choose one")
+        raise click.UsageError("--json cannot be combined with --indexes.")
     with connect() as client:
         answer = client.stores()
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
@@ -75,13 +75,13 @@ def stores(*, indexes: bool) -> None:
 @click.argument("store")
 @server_options
 def reindex(store: str) -> int:
-    """Make both indexes of STORE anew, vectors with the server's present model, and wait until they are there.
+    """Rebuild both indexes of STORE, vectors with the server's current model, and wait until they are complete.
 
-    The server goes on when the waiting is interrupted. The exit code is 1 if an index cannot be made.
+    Interrupting the command does not stop the rebuild. The exit code is 1 if an index cannot be built.
     """
     with connect() as client:
-        there = client.store(store)
-        for index in await_indexes(there.stats, there.reindex().sequence):
+        handle = client.store(store)
+        for index in await_indexes(handle.stats, handle.reindex().sequence):
             click.echo(f"{index.name}: {index.entities:,} entities, model {index.model}, sequence {index.sequence:,}")
     return 0
 
@@ -91,45 +91,45 @@ def reindex(store: str) -> int:
 @click.option(
     "--before",
     metavar="WHEN",
-    help="Forget what had ended by then: a time such as 2025-07-15T12:00:00Z, a sequence, or days such as 30d.  "
-    "[default: as the store's settings say]",
+    help="Delete states that ended before this: a time such as 2025-07-15T12:00:00Z, a sequence, or days such as 30d.  "
+    "[default: the store's setting]",
 )
 @server_options
 def prune_history(store: str, before: str | None) -> None:
-    """Forget former states of STORE for good, and say how many went.
+    """Permanently delete previous states of STORE's nodes and edges, and report how many.
 
-    What nodes and edges are now stays, and so does what they were at that moment and since.
+    Current states are kept, and so are the states at that moment and since.
     """
     with connect() as client:
         done = client.store(store).prune_history(before)
     states = "1 state" if done.pruned == 1 else f"{done.pruned:,} states"
-    known = f"known from sequence {done.oldest:,} on" if done.oldest else "known from the beginning on"
-    click.echo(f"{store}: {states} forgotten; its history is {known}")
+    known = f"available from sequence {done.oldest:,} on" if done.oldest else "available from the beginning"
+    click.echo(f"{store}: {states} deleted; its history is {known}")
 
 
 @click.command()
 @click.argument("store", required=False)
-@click.option("--rebuild", is_flag=True, help="Build the engine's file anew from snapshot and journal.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the engine's file from snapshot and journal.")
 @click.option(
     "--salvage",
     is_flag=True,
-    help="Cut a damaged journal at its last whole record; what followed comes back as far as the history has it.",
+    help="Truncate a damaged journal after its last valid record; the history restores later commits if it can.",
 )
 @click.option(
     "--repair-times",
     is_flag=True,
-    help="Give rows that a clock which was ahead has stamped in the future the present time, in a commit.",
+    help="Set timestamps in the future, written under a clock that was ahead, to the current time in a new commit.",
 )
 @settings_options("data_dir", "log_format", "engine", "buffer_pool_mb", "engine_threads")
 @private_files()
 def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: bool, **values: Any) -> int:
     """Check journal, snapshot and engine file of STORE, or of every store, while no server is running.
 
-    Files and folders of the data folder that other users of the machine may read are told, and closed to them.
+    Also removes read permissions of other users from the data folder's files, and reports them.
 
-    How a running server's engines fare, their processes and memory, `kgserve top` shows.
+    For the engine processes and memory of a running server, see `kgserve top`.
 
-    The exit code is 1 if anything is found.
+    The exit code is 1 if a fault is found.
     """
     settings = load(values)
     require_data(settings)
@@ -138,7 +138,7 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
     from kgserve.platform import log
     from kgserve.platform.lock import DataFolderLock
 
-    log.configure(settings.log_format, "error")  # the table says the rest
+    log.configure(settings.log_format, "error")  # findings are shown in the table
     if repair_times:
         require_alone(settings.data_dir)
     with DataFolderLock(settings.data_dir) as lock:
@@ -154,19 +154,19 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
 
 
 def await_indexes(stats: Callable[[], StoreStats], sequence: int) -> list[IndexStatus]:
-    """Wait, with progress on a terminal, until both indexes have seen a commit and have nothing left to do.
+    """Wait until both indexes have applied commit ``sequence`` and have nothing pending; show progress on a terminal.
 
-    ``stats`` tells how the store stands. Raises ClickException when indexes are turned off, or one stands still with an
-    error.
+    ``stats`` returns the store's current statistics. Raises ClickException when indexes are disabled, or one makes no
+    progress because of an error.
     """
     with IndexProgress() as progress:
-        patience = _Patience()
+        stall_detector = _StallDetector()
         while True:
-            indexes = _both(stats())
+            indexes = _current_indexes(stats())
             progress.show(indexes)
-            if all(_is_through(index, sequence) for index in indexes):
+            if all(_is_complete(index, sequence) for index in indexes):
                 return indexes
-            patience.check(indexes)
+            stall_detector.check(indexes)
             time.sleep(INDEX_POLL_SECONDS)
 
 
@@ -194,20 +194,20 @@ def _index_cells(client: Client, each: StoreSummary) -> tuple[Any, ...]:
     return lags.get("keyword", ""), lags.get("vector", ""), pending, errors
 
 
-def _both(stats: StoreStats) -> list[IndexStatus]:
+def _current_indexes(stats: StoreStats) -> list[IndexStatus]:
     found = stats.indexes
     if not found:
         raise click.ClickException("indexes are turned off on this server")
-    # Those of the past follow the history, a moment later; a search that looks back waits for them by itself.
+    # Indexes of past states follow the history slightly later; searches of the past wait for them automatically.
     return [index for index in found if index.name in ("keyword", "vector")]
 
 
-def _is_through(index: IndexStatus, sequence: int) -> bool:
+def _is_complete(index: IndexStatus, sequence: int) -> bool:
     return index.sequence >= sequence and not index.pending and index.error is None
 
 
-class _Patience:
-    """Ends the waiting for an index that stands still with an error."""
+class _StallDetector:
+    """Detector of indexes that make no progress because of an error."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[tuple[object, ...], float]] = {}
@@ -229,14 +229,14 @@ _STORE_SETTING_NAMES = StoreSettings.__struct_fields__
 
 
 class Choice(NamedTuple):
-    """A setting, by the names that lead to it, and what it is to be."""
+    """A setting, as its path of names, and its new value."""
 
     path: list[str]
     value: Any
 
 
-class _Choices(click.ParamType[Choice]):
-    """Choices as people type them."""
+class _SettingAssignmentType(click.ParamType[Choice]):
+    """Parameter type of ``SETTING=VALUE``."""
 
     name = "SETTING=VALUE"
 
@@ -244,15 +244,15 @@ class _Choices(click.ParamType[Choice]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Choice:
         setting, equals, text = value.partition("=")
         if not equals or not setting:
-            self.fail(f"{value!r} is no SETTING=VALUE, such as history=90", param, ctx)
+            self.fail(f"{value!r} is not of the form SETTING=VALUE, such as history=90", param, ctx)
         path = setting.split(".")
         if path[0] not in _STORE_SETTING_NAMES:
-            self.fail(f"there is no setting {path[0]!r}; there are {', '.join(_STORE_SETTING_NAMES)}", param, ctx)
+            self.fail(f"unknown setting {path[0]!r}. Settings: {', '.join(_STORE_SETTING_NAMES)}", param, ctx)
         return Choice(path, _value(setting, text))
 
 
 def _value(setting: str, text: str) -> Any:
-    """What is meant: JSON where it is any, a list with commas for what is a list, else the text itself."""
+    """Return a value parsed as JSON, else as a comma-separated list for list settings, else the text itself."""
     if setting == "name":
         return text
     try:
@@ -263,7 +263,7 @@ def _value(setting: str, text: str) -> Any:
 
 
 def _request(chosen: Sequence[Choice]) -> dict[str, Any]:
-    """The settings that were named, those of `memory` below it."""
+    """Return the request body for the given settings, with those of `memory` nested."""
     body: dict[str, Any] = {}
     for path, value in chosen:
         place = body
@@ -273,7 +273,7 @@ def _request(chosen: Sequence[Choice]) -> dict[str, Any]:
     return body
 
 
-_chosen = click.argument("chosen", metavar="[SETTING=VALUE]...", nargs=-1, type=_Choices())
+_chosen = click.argument("chosen", metavar="[SETTING=VALUE]...", nargs=-1, type=_SettingAssignmentType())
 
 
 @click.command()
@@ -283,7 +283,7 @@ _chosen = click.argument("chosen", metavar="[SETTING=VALUE]...", nargs=-1, type=
 def create(store: str, *, chosen: tuple[Choice, ...]) -> None:
     """Create STORE, empty, with settings such as history=90 or memory.dedup=off.
 
-    The first import or write creates a store as well, with the usual settings. The exit code is 1 if it is there.
+    The first import or write also creates a store, with default settings. The exit code is 1 if STORE exists.
     """
     fields = _request(chosen)
     if "name" in fields:
@@ -292,7 +292,7 @@ def create(store: str, *, chosen: tuple[Choice, ...]) -> None:
         done = client.create(store, **fields)
     if not done.created:
         raise RequestRefused(
-            f"there is a store {store!r} already, which keeps its settings; `kgserve settings` changes them"
+            f"store {store!r} already exists; its settings are unchanged. Use `kgserve settings` to change them"
         )
     click.echo(f"{store}: created")
 
@@ -303,14 +303,14 @@ def create(store: str, *, chosen: tuple[Choice, ...]) -> None:
 @as_json_option
 @server_options
 def settings(store: str, *, chosen: tuple[Choice, ...]) -> None:
-    """Show the settings of STORE, or change those that are given, such as history=90 or kind_whitelist=note,person.
+    """Show the settings of STORE, or change the given ones, such as history=90 or kind_whitelist=note,person.
 
-    A VALUE is JSON, a list with commas, or a text; an empty one clears. Those of memories begin with memory., such as
-    memory.half_life_days=null.
+    A VALUE is JSON, a comma-separated list, or text; an empty value resets the setting. Memory settings start with
+    `memory.`, such as memory.half_life_days=null.
     """
     with connect() as client:
-        there = client.store(store)
-        found = there.update_settings(**_request(chosen)) if chosen else there.settings()
+        handle = client.store(store)
+        found = handle.update_settings(**_request(chosen)) if chosen else handle.settings()
     if told_as_json(found):
         return
     show_table(SETTING_COLUMNS, _rows(found))
@@ -318,27 +318,27 @@ def settings(store: str, *, chosen: tuple[Choice, ...]) -> None:
 
 @click.command()
 @click.argument("store")
-@click.option("--yes", is_flag=True, help="Do not ask first.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 def drop(store: str, *, yes: bool) -> None:
-    """Delete STORE and everything in it for good: only a backup brings it back.
+    """Permanently delete STORE and its contents. Only a backup can restore it.
 
-    On a terminal its name has to be typed again; elsewhere --yes is needed.
+    On a terminal, confirm by typing its name. Otherwise, --yes is required.
     """
     with connect() as client:
         if not yes:
-            _ask(store, client.store(store).stats().nodes)
+            _confirm(store, client.store(store).stats().nodes)
         inbound = client.drop(store, confirm=store).inbound
-    click.echo(f"{store}: dropped" + (f"; edges of other stores that lead there still: {inbound:,}" if inbound else ""))
+    click.echo(f"{store}: dropped" + (f"; {inbound:,} edges of other stores still lead to it" if inbound else ""))
 
 
-def _ask(store: str, nodes: int) -> None:
-    """Have the name typed once more. Raises UsageError where nobody can, Abort for another."""
+def _confirm(store: str, nodes: int) -> None:
+    """Require the name to be typed. Raises UsageError without a terminal, and ClickException for another name."""
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here; --yes drops it")
-    question = f"{store} has {nodes:,} nodes. Its name again, to drop it"
+        raise click.UsageError("Standard input is not a terminal; use --yes to confirm.")
+    question = f"{store} has {nodes:,} nodes. Type its name to drop it"
     if click.prompt(question, default="", show_default=False) != store:
-        raise click.ClickException("that is another name; nothing was dropped")
+        raise click.ClickException("the name does not match; nothing was dropped")
 
 
 def _rows(found: StoreSettingsAnswer) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What people see: tables and progress on a terminal, plain lines in a pipe."""
+"""Output of commands: tables and progress on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def json_option(text: str) -> Callable[[Function], Function]:
-    """The option ``--json``, by which `told_as_json` goes."""
+    """Return the option ``--json``, which `told_as_json` reads."""
     return click.option("--json", "as_json", is_flag=True, expose_value=False, callback=keep, help=text)
 
 
@@ -25,16 +25,16 @@ as_json_option = json_option("Print the server's answer as JSON.")
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """A column of a table; numbers stand on the right, ``bytes`` are shown in units on a terminal."""
+    """A column of a table. Numbers are right-aligned; ``bytes`` are shown in units on a terminal."""
 
     title: str
     kind: str = "text"
 
 
 def show_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -> None:
-    """Print to standard output: a table on a terminal, tab-separated lines with a header otherwise."""
+    """Print a table on a terminal, or tab-separated lines with a header otherwise, to standard output."""
     if sys.stdout.isatty():
-        _show_drawn(columns, rows)
+        _draw_table(columns, rows)
         return
     click.echo("\t".join(column.title.lower().replace(" ", "_") for column in columns))
     for row in rows:
@@ -42,7 +42,7 @@ def show_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) ->
 
 
 def told_as_json(value: Any) -> bool:
-    """Print to standard output as JSON, if that was asked for; whether it was."""
+    """Print ``value`` as JSON to standard output if ``--json`` was given. Return True if it was."""
     if given("as_json"):
         click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
         return True
@@ -50,7 +50,7 @@ def told_as_json(value: Any) -> bool:
 
 
 def as_size(size: int) -> str:
-    """A number of bytes for people, in units of 1,024."""
+    """Return a number of bytes as text in units of 1,024."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:  # noqa: PLR2004
@@ -59,7 +59,7 @@ def as_size(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def _show_drawn(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -> None:
+def _draw_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -69,18 +69,18 @@ def _show_drawn(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -
     for column in columns:
         table.add_column(column.title, justify="left" if column.kind == "text" else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_drawn(column, value)) for column, value in zip(columns, row, strict=True)))
+        table.add_row(*(Text(_format_cell(column, value)) for column, value in zip(columns, row, strict=True)))
     Console().print(table)
 
 
-def _drawn(column: TableColumn, value: Any) -> str:
+def _format_cell(column: TableColumn, value: Any) -> str:
     if column.kind == "text" or value == "":
         return str(value)
     return as_size(value) if column.kind == "bytes" else f"{value:,}"
 
 
-class _TerminalDrawing:
-    """Something that is drawn while one is inside, if it is drawn at all."""
+class _LiveDisplay:
+    """Display that is drawn within a `with` block, if at all."""
 
     _bar: Any
 
@@ -91,15 +91,15 @@ class _TerminalDrawing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop drawing and leave the last state on the screen."""
+        """Stop drawing, and leave the last state on the screen."""
         if self._bar:
             self._bar.stop()
 
 
-class Progress(_TerminalDrawing):
-    """Bytes and lines that have passed, drawn on standard error when that is a terminal.
+class Progress(_LiveDisplay):
+    """Progress of bytes and lines, drawn on standard error if that is a terminal.
 
-    ``total`` is the number of bytes to come, None when nobody knows.
+    ``total`` is the expected number of bytes, None if unknown.
     """
 
     def __init__(self, title: str, total: int | None = None, *, hidden: bool = False) -> None:
@@ -134,15 +134,15 @@ def _progress(*columns: Any) -> Any:
     return progress.Progress(first, *columns, last, console=Console(stderr=True))
 
 
-class IndexProgress(_TerminalDrawing):
-    """How far the indexes of a store are, drawn on standard error when that is a terminal: one line for each."""
+class IndexProgress(_LiveDisplay):
+    """Progress of a store's indexes, one line each, drawn on standard error if that is a terminal."""
 
     def __init__(self) -> None:
         self._bar = _index_bar() if sys.stderr.isatty() else None
         self._tasks: dict[str, tuple[Any, int]] = {}
 
     def show(self, indexes: Iterable[IndexStatus]) -> None:
-        """Draw the present state."""
+        """Draw the current state."""
         for index in indexes:
             if self._bar is not None:
                 self._draw(self._bar, index)
@@ -151,16 +151,16 @@ class IndexProgress(_TerminalDrawing):
         task, total = self._tasks.get(index.name, (None, 0))
         if task is None:
             task = bar.add_task(f"{index.name.capitalize()} index", total=None, entities="", note="")
-        through = not (index.lag or index.pending or index.error)
-        # While it is filled, nodes without any words are still counted among those to come.
-        total = index.entities if through else max(total, index.entities + index.pending)
+        complete = not (index.lag or index.pending or index.error)
+        # During a rebuild, nodes without words still count as pending.
+        total = index.entities if complete else max(total, index.entities + index.pending)
         self._tasks[index.name] = (task, total)
-        note = index.error or ("" if through else f"{index.lag:,} {'commit' if index.lag == 1 else 'commits'} to go")
+        note = index.error or ("" if complete else f"{index.lag:,} {'commit' if index.lag == 1 else 'commits'} to go")
         done = total - index.pending
         entities = f"{done:,} of {total:,} entities"
-        if through:  # also when there are none at all
+        if complete:  # also without any entities
             bar.update(task, total=1, completed=1, entities=entities, note=note)
-        else:  # a bar moves without an end while nobody knows it
+        else:  # the bar is indeterminate while the total is unknown
             bar.update(task, total=total if index.pending else None, completed=done, entities=entities, note=note)
 
 

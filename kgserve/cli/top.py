@@ -1,4 +1,4 @@
-"""``kgserve top``: what it shows, worked out of two scrapes of the server's metrics, and how that looks."""
+"""``kgserve top``: live display of a server's metrics, computed from two successive scrapes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _STORE_METRICS = {
     "waiting": "waiting_statements",
     "lost": "engine_losses_total",
 }
-"""Numbers of a store, and the metric that each is read from, without its ``kgserve_store_``."""
+"""Fields of `StoreRow` and their metrics, without the prefix ``kgserve_store_``."""
 
 _FACT_WIDTH_CHARS = 19
 _OTHER_LINES = 7
@@ -54,7 +54,7 @@ _UNKNOWN_VALUE = "-"
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one frame with the rates of one interval, and end.")
+@click.option("--once", is_flag=True, help="Print one frame with the rates of one interval, and exit.")
 @click.option(
     "--sort", "order", type=click.Choice(ORDERS), default="writes", show_default=True, help="Order of stores."
 )
@@ -64,21 +64,23 @@ _UNKNOWN_VALUE = "-"
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between two updates.",
 )
 @server_options
 def top(*, once: bool, order: Order, interval: float) -> None:
-    """Watch a running server: rates, latency, memory, its open stores and the engines' processes of those.
+    """Show a running server's rates, latency, memory, open stores and engine processes.
 
-    Engine is the memory of a store's engine's process, empty while it has none; Waiting are the Cypher statements that
-    wait for it, and Lost counts the processes that crashed or hung.
+    Engine is the memory of a store's engine process, empty without one. Waiting is the number of Cypher statements in
+    its queue. Lost counts processes that crashed or hung.
 
-    q quits, s sorts by the next column. A server that goes away is waited for.
+    Press q to quit, s to sort by the next column. If the server stops, the command waits for it.
     """
     from rich.console import Console
 
     with connect(timeout=_METRICS_TIMEOUT_SECONDS) as client:
-        watch = _Watch(client, named=given("server") is not None, folder=load({"data_dir": given("data_dir")}).data_dir)
+        watch = _ServerMonitor(
+            client, named=given("server") is not None, folder=load({"data_dir": given("data_dir")}).data_dir
+        )
         if once:
             watch.read()
             time.sleep(interval)
@@ -86,13 +88,13 @@ def top(*, once: bool, order: Order, interval: float) -> None:
             console = Console()
             console.print(draw(watch.frame(order, keys=False), console.width, None))
         elif not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError("top draws on a terminal, and this is none; --once prints one frame")
+            raise click.UsageError("Standard output is not a terminal; use --once to print one frame.")
         else:
             _live(watch, order, interval)
 
 
-class _Watch:
-    """The server as it is looked at again and again."""
+class _ServerMonitor:
+    """Repeated readings of a server's metrics."""
 
     def __init__(self, client: Client, *, named: bool, folder: Path) -> None:
         self._client = client
@@ -102,7 +104,7 @@ class _Watch:
         self._before: Reading | None = None
 
     def read(self) -> None:
-        """Take the numbers in. Raises the client's errors, and Refused."""
+        """Read the metrics. Raises the client's errors, and RequestRefused for other content."""
         from kgserve.client.wire import Route
         from kgserve.platform.metrics.exposition import Scrape
 
@@ -112,12 +114,12 @@ class _Watch:
         try:
             reading = Reading(time.monotonic(), Scrape.read(text.decode()))
         except ValueError as error:
-            raise RequestRefused(f"what {url_of(self._client)} sent is no metrics of kgserve: {error}") from error
+            raise RequestRefused(f"{url_of(self._client)} did not send kgserve metrics: {error}") from error
         self._overview = overview(self._before or reading, reading)
         self._before, self._trouble = reading, None
 
     def read_patiently(self) -> None:
-        """The same; a server that does not answer is looked for again the next time, as it may have moved."""
+        """Read the metrics; on failure, record the trouble and locate the server again, as it may have moved."""
         from kgserve.platform.server_discovery import find
 
         try:
@@ -125,18 +127,18 @@ class _Watch:
         except (KgserveError, RequestRefused) as error:
             if self._trouble is None:
                 reason = str(failure(error, url_of(self._client))).splitlines()[0]
-                self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, trying again: {reason}"
+                self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, retrying: {reason}"
             self._before = None
-            # The configured port alone might be another server's.
+            # The configured port alone could belong to another server.
             if self._named or find(self._folder) is not None:
                 self._client.http.target.look_again()
 
     def frame(self, order: Order, *, keys: bool = True) -> TopFrame:
-        """What is known of it by now."""
+        """Return the current frame."""
         return TopFrame(url_of(self._client), self._overview, order, self._trouble, keys)
 
 
-def _live(watch: _Watch, order: Order, interval: float) -> None:
+def _live(watch: _ServerMonitor, order: Order, interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -159,7 +161,7 @@ def _live(watch: _Watch, order: Order, interval: float) -> None:
 
 @contextmanager
 def _keys() -> Generator[None]:
-    """While inside, keys arrive at once and are not shown."""
+    """Deliver keys immediately and without echo within a `with` block."""
     import termios
     import tty
 
@@ -172,7 +174,7 @@ def _keys() -> Generator[None]:
 
 
 def _key(seconds: float) -> str:
-    """The key that is pressed within a time, "" for none. Ctrl-D when the terminal has gone."""
+    """Return the key that is pressed within ``seconds``, or "". Ctrl-D when the terminal has closed."""
     ready, _, _ = select.select([sys.stdin], [], [], max(seconds, 0))
     if not ready:
         return ""
@@ -182,17 +184,17 @@ def _key(seconds: float) -> str:
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A scrape, and when it was taken on the monotonic clock."""
+    """A scrape of metrics, and its time on the monotonic clock."""
 
     at: float
     scrape: Scrape
 
 
 class StoreRow(msgspec.Struct, frozen=True):
-    """An open store. ``writes`` is per second; ``lag`` is in commits; ``check`` is None while there was none.
+    """An open store. ``writes`` is per second, ``lag`` in commits; ``check`` is None before the first check.
 
-    ``engine`` are the bytes of its engine's process, 0 while there is none; ``waiting`` are statements that wait
-    for it, ``lost`` counts those that ended by themselves or hung.
+    ``engine``: memory of its engine process in bytes, 0 without one. ``waiting``: statements in the process's queue.
+    ``lost``: number of processes that crashed or hung.
     """
 
     name: str
@@ -210,7 +212,7 @@ class StoreRow(msgspec.Struct, frozen=True):
 
 
 class ServerOverview(msgspec.Struct, frozen=True):
-    """The server as a whole; None is what the key does not show. Rates are per second, sizes in bytes."""
+    """Metrics of the whole server; None for those that the key may not see. Rates are per second, sizes in bytes."""
 
     version: str
     stores: Sequence[StoreRow]
@@ -231,15 +233,15 @@ class ServerOverview(msgspec.Struct, frozen=True):
 
 
 def overview(before: Reading, now: Reading) -> ServerOverview:
-    """The present, with rates and quantiles of the time between two readings."""
+    """Return the current values, with rates and quantiles between two readings."""
     scrape = now.scrape
     stores = _stores(before, now)
     versions = scrape.by("version", "kgserve_build_info")
     return ServerOverview(
         version=next(iter(versions), "?"),
         stores=stores,
-        requests=_grown(before, now, _requests),
-        errors=_grown(before, now, _errors),
+        requests=_growth_per_second(before, now, _requests),
+        errors=_growth_per_second(before, now, _errors),
         p95=_p95(before, now),
         writes=sum(store.writes for store in stores),
         in_progress=scrape.value("kgserve_requests_in_progress"),
@@ -256,7 +258,7 @@ def overview(before: Reading, now: Reading) -> ServerOverview:
 
 
 def ordered(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
-    """Stores by name, or those with the most first."""
+    """Return stores by name, or in descending order of another column."""
     by_name = sorted(stores, key=lambda store: store.name)
     if order == "name":
         return by_name
@@ -286,7 +288,7 @@ def _stores(before: Reading, now: Reading) -> list[StoreRow]:
 def _rates(before: Reading, now: Reading, name: str) -> dict[str, float]:
     seconds = max(now.at - before.at, 1e-3)
     earlier = before.scrape.by("store", name)
-    # What is less than before has begun anew: the store was closed and opened, or the server was.
+    # A smaller value than before was reset: the store was reopened, or the server restarted.
     return {
         store: max(value - earlier.get(store, value), 0.0) / seconds
         for store, value in now.scrape.by("store", name).items()
@@ -294,11 +296,11 @@ def _rates(before: Reading, now: Reading, name: str) -> dict[str, float]:
 
 
 def _rate(before: Reading, now: Reading, name: str) -> float | None:
-    return _grown(before, now, lambda scrape: scrape.value(name))
+    return _growth_per_second(before, now, lambda scrape: scrape.value(name))
 
 
-def _grown(before: Reading, now: Reading, count: Callable[[Scrape], float | None]) -> float | None:
-    """By how much a count has grown per second."""
+def _growth_per_second(before: Reading, now: Reading, count: Callable[[Scrape], float | None]) -> float | None:
+    """Return the growth of a counter per second."""
     value = count(now.scrape)
     if value is None:
         return None
@@ -306,7 +308,7 @@ def _grown(before: Reading, now: Reading, count: Callable[[Scrape], float | None
 
 
 def _requests(scrape: Scrape) -> float | None:
-    """Requests, but for those that ask for just this."""
+    """Return the number of requests, except scrapes of the metrics."""
     total = scrape.value(_REQUESTS_METRIC)
     return None if total is None else total - (scrape.value(_REQUESTS_METRIC, route=_METRICS_PATH) or 0.0)
 
@@ -319,7 +321,7 @@ def _errors(scrape: Scrape) -> float | None:
 
 
 def _p95(before: Reading, now: Reading) -> float | None:
-    """In seconds, of the requests between two readings."""
+    """Return the 95th percentile of request durations between two readings, in seconds."""
     from kgserve.platform.metrics.exposition import quantile
 
     counts, earlier = _buckets(now.scrape), _buckets(before.scrape)
@@ -328,7 +330,7 @@ def _p95(before: Reading, now: Reading) -> float | None:
 
 
 def _buckets(scrape: Scrape) -> dict[str, float]:
-    """Requests by the time they took at most, but for those that ask for just this."""
+    """Return cumulative request counts by upper bound of duration, except scrapes of the metrics."""
     name = "kgserve_request_duration_seconds_bucket"
     own = scrape.by("le", name, route=_METRICS_PATH)
     return {bound: count - own.get(bound, 0.0) for bound, count in scrape.by("le", name).items()}
@@ -337,7 +339,7 @@ def _buckets(scrape: Scrape) -> dict[str, float]:
 class _Column(NamedTuple):
     title: str
     width: int
-    """Characters from which on a terminal has room for it."""
+    """Minimum terminal width in characters at which the column is shown."""
     text: Callable[[StoreRow], str]
 
 
@@ -357,7 +359,7 @@ _STORE_TABLE_COLUMNS = (
 
 
 class TopFrame(NamedTuple):
-    """A frame: the server's address, what is known of it, the order of stores, and what is wrong at the moment."""
+    """A frame: the server's address, its metrics, the order of stores, and the current connection error."""
 
     url: str
     overview: ServerOverview | None
@@ -367,7 +369,7 @@ class TopFrame(NamedTuple):
 
 
 def draw(frame: TopFrame, width: int, height: int | None) -> RenderableType:
-    """A frame for a screen of so many characters; without ``height`` all stores are in it."""
+    """Render a frame for a screen of ``width`` by ``height`` characters; without ``height``, include all stores."""
     from rich.console import Group
     from rich.text import Text
 
@@ -378,8 +380,8 @@ def draw(frame: TopFrame, width: int, height: int | None) -> RenderableType:
         parts.append(Text("Waiting for the first answer …" if frame.trouble is None else ""))
         return Group(*parts)
     head = _head(frame.overview, max(min(width // _FACT_WIDTH_CHARS, 5), 1))
-    room = None if height is None else max(height - head.row_count - _OTHER_LINES, 1)
-    parts += [head, _table(frame.overview.stores, frame.order, width, room)]
+    max_rows = None if height is None else max(height - head.row_count - _OTHER_LINES, 1)
+    parts += [head, _table(frame.overview.stores, frame.order, width, max_rows)]
     if frame.keys:
         parts.append(
             Text(f"q quits · s sorts by another column (now: {frame.order})", style="dim", overflow="ellipsis")
@@ -398,7 +400,7 @@ def _title(frame: TopFrame) -> Text:
 
 
 def _head(seen: ServerOverview, per_row: int) -> Table:
-    """Pairs of a name and a value, ``per_row`` beside each other."""
+    """Return a grid of names and values, ``per_row`` pairs per row."""
     from rich.table import Table
     from rich.text import Text
 
@@ -418,20 +420,20 @@ def _head(seen: ServerOverview, per_row: int) -> Table:
     )
     grid = Table.grid(padding=(0, 2))
     for first in range(0, len(facts), per_row):
-        some = facts[first : first + per_row]
-        grid.add_row(*(Text.assemble((f"{name} ", "dim"), value, no_wrap=True) for name, value in some))
+        row = facts[first : first + per_row]
+        grid.add_row(*(Text.assemble((f"{name} ", "dim"), value, no_wrap=True) for name, value in row))
     return grid
 
 
-def _table(stores: Sequence[StoreRow], order: Order, width: int, room: int | None) -> Group | Table:
-    """The first stores in an order, as many as there is ``room`` for, with the columns that the width has room for."""
+def _table(stores: Sequence[StoreRow], order: Order, width: int, max_rows: int | None) -> Group | Table:
+    """Return the table of the first ``max_rows`` stores, with the columns that fit the width."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     stores = ordered(stores, order)
-    most = len(stores) if room is None else room
+    limit = len(stores) if max_rows is None else max_rows
     table = Table(box=box.SIMPLE_HEAD, expand=False)
     columns = [column for column in _STORE_TABLE_COLUMNS if width >= column.width]
     others = sum(max(len(column.title), _NUMBER_WIDTH_CHARS) + _COLUMN_GAP_CHARS for column in columns)
@@ -443,9 +445,9 @@ def _table(stores: Sequence[StoreRow], order: Order, width: int, room: int | Non
     )
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
-    for store in stores[:most]:
+    for store in stores[:limit]:
         table.add_row(Text(store.name), *(Text(column.text(store)) for column in columns), style=_style(store))
-    hidden = len(stores) - most
+    hidden = len(stores) - limit
     return Group(table, Text(f"… and {hidden} more", style="dim")) if hidden > 0 else table
 
 

@@ -1,4 +1,4 @@
-"""``kgserve import`` and ``kgserve export``: whole stores, as lines of JSON or in the formats of others."""
+"""``kgserve import`` and ``kgserve export``: whole stores, as JSON lines or in other formats."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server")
 IMPORT_FORMATS = (*EXPORT_FORMATS, "graphiti", "kb")
 LINE_FORMATS = frozenset({"ndjson", "memory-server"})
-"""What is sent as it is: the importer tells these lines apart."""
+"""Formats that are sent unchanged; the server distinguishes their lines."""
 MEMORIES_FORMAT = "memories"
-"""The memory server's lines as memories."""
+"""Lines of the MCP memory server, converted to memories."""
 STREAM_FORMATS = LINE_FORMATS | {"graphml", MEMORIES_FORMAT}
-"""What standard input can hold."""
+"""Formats that can be read from standard input."""
 
 INPUT_BLOCK_BYTES = 256 << 10
-"""Bytes sent at a time."""
+"""Maximum size of a block in bytes."""
 
 MAX_INPUT_SILENCE_SECONDS = 5.0
 KEEPALIVE_BLANKS = b" " * 1024
-"""Blanks before a line belong to it and change nothing. A body that brings nothing for too long is given up on."""
+"""Whitespace sent before a line while the input is idle, which keeps the request from timing out."""
 
 
 @click.command("import")
@@ -53,17 +53,17 @@ KEEPALIVE_BLANKS = b" " * 1024
     "--format",
     "kind",
     type=click.Choice(IMPORT_FORMATS),
-    help="What FILEs are.  [default: as their names end, else ndjson]",
+    help="Format of FILEs.  [default: by file extension, else ndjson]",
 )
 @click.option(
     "--mapping",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A TOML or JSON file that says what the columns of CSV files mean.",
+    help="TOML or JSON file that maps the columns of CSV files.",
 )
 @click.option(
     "--as-memories",
     is_flag=True,
-    help="Of the memory server's files: make entities by name, and a memory about it of each observation.",
+    help="For files of the MCP memory server: create entities by name, and a memory for each observation.",
 )
 @click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
 @server_options
@@ -71,22 +71,22 @@ KEEPALIVE_BLANKS = b" " * 1024
 def import_(
     store: str, files: tuple[str, ...], *, kind: str | None, mapping: Path | None, as_memories: bool, wait_index: bool
 ) -> int:
-    """Send FILEs, or standard input for "-", into STORE.
+    """Import FILEs, or standard input for "-", into STORE.
 
-    Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them, or those of the official MCP
-    memory server; other formats are turned into such. With --as-memories importing a file again doubles nothing.
+    Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them, or lines of the official MCP
+    memory server. Other formats are converted. With --as-memories, a repeated import creates no duplicates.
 
-    A line or row that is wrong is reported by its number in its file
-    and left out; the exit code is then 1. With --data, a folder that nobody serves is opened.
+    Invalid lines or rows are reported by their number and skipped; the exit code is then 1. If --data names a folder
+    without a running server, the command opens it directly.
     """
     with ExitStack() as stack:
         if as_memories and (kind not in {None, "memory-server"} or mapping is not None):
-            raise click.UsageError("--as-memories is for files of the memory server: --format memory-server")
+            raise click.UsageError("--as-memories requires files of the MCP memory server: --format memory-server.")
         conversion, blocks, total = _read(files, MEMORIES_FORMAT if as_memories else kind, mapping, stack)
         if conversion is not None and conversion.fault_count and not conversion.lines:
             _summarise(store, conversion.answered(nothing_imported()), conversion)
             return 1
-        with _opened_stores(indexes=wait_index) as opened:
+        with _open_backend(indexes=wait_index) as opened:
             with Progress(f"Importing into {store}", total=total) as progress:
                 answer = _send(opened, store, _counted(blocks, progress))
             if conversion is not None:
@@ -98,11 +98,11 @@ def import_(
 
 
 @contextmanager
-def _opened_stores(*, indexes: bool = False) -> Generator[Client | Library]:
-    """The server that was named or serves the data folder; the folder itself if it was named and nobody serves it.
+def _open_backend(*, indexes: bool = False) -> Generator[Client | Library]:
+    """Yield a client of the selected server, or the data folder itself if it was named and no server runs.
 
-    ``indexes``: whether those are wanted, too; a folder's are filled by the next server otherwise. Raises Conflict when
-    another process than a server has the folder.
+    ``indexes``: also fill the indexes of an opened folder, which the next server does otherwise. Raises Conflict when a
+    process other than a server has locked the folder.
     """
     from kgserve.platform.server_discovery import find
 
@@ -123,7 +123,7 @@ def _opened_stores(*, indexes: bool = False) -> Generator[Client | Library]:
 
 @contextmanager
 def _without_warnings() -> Generator[None]:
-    """A command says itself how it went: slow commits are no news in it."""
+    """Suppress the log's warnings; the command reports its outcome itself."""
     logger = logging.getLogger("kgserve")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -134,13 +134,13 @@ def _without_warnings() -> Generator[None]:
 
 
 def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> ImportAnswer:
-    """Import lines as they come."""
+    """Import lines as they arrive."""
     from kgserve.client import Client
     from kgserve.client.lines import Upload
     from kgserve.client.streams import IMPORT_ROUTE
 
-    class AsRead(Upload):
-        """Sent as it is read: what a pipe has brought does not wait until there is more of it."""
+    class StreamedUpload(Upload):
+        """Upload without buffering: data from a pipe is sent as soon as it arrives."""
 
         @override
         def blocks(self) -> Generator[bytes]:
@@ -149,14 +149,14 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
 
     if not isinstance(opened, Client):
         return opened.store(store).import_(blocks)
-    return opened.connection.answer(IMPORT_ROUTE.call({"store": store}, body=AsRead(()), wait=None))
+    return opened.connection.answer(IMPORT_ROUTE.call({"store": store}, body=StreamedUpload(()), wait=None))
 
 
 @contextmanager
-def _received(
+def _export_blocks(
     opened: Client | Library, store: str, as_of: str | None, valid_at: str | None
 ) -> Generator[Iterator[bytes]]:
-    """The lines of an export, in blocks that may end anywhere."""
+    """Yield the lines of an export, in blocks that may end within a line."""
     from kgserve.client import Client
     from kgserve.client.streams import export
 
@@ -170,11 +170,11 @@ def _received(
 
 
 def lines_of(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iterator[bytes]:
-    """What is in the file, block by block; from a pipe what is there, and blanks while it is silent between lines."""
-    read = getattr(file, "read1", file.read)  # waiting for a whole block would stall what comes behind the pipe
+    """Yield a file block by block. From a pipe, yield whitespace during pauses of ``silence`` seconds between lines."""
+    read = getattr(file, "read1", file.read)  # waiting for a whole block would delay the data of a slow pipe
     between_lines = True
     while True:
-        while between_lines and not _speaks(file, silence):
+        while between_lines and not _is_readable(file, silence):
             yield KEEPALIVE_BLANKS
         block = read(INPUT_BLOCK_BYTES)
         if not block:
@@ -183,35 +183,35 @@ def lines_of(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iter
         yield block
 
 
-def _speaks(file: BinaryIO, seconds: float) -> bool:
-    """Whether a read would return within a time: it has something, or ends."""
+def _is_readable(file: BinaryIO, seconds: float) -> bool:
+    """Return True if a read would return within ``seconds``, with data or the end of the file."""
     try:
         return bool(select.select([file], [], [], seconds)[0])
-    except (OSError, ValueError):  # no file of the system's: it is all there
+    except (OSError, ValueError):  # not a file descriptor: all data is present
         return True
 
 
 def _read(
     files: tuple[str, ...], kind: str | None, mapping: Path | None, stack: ExitStack
 ) -> tuple[Conversion | None, Iterator[bytes], int | None]:
-    """The lines to send, what they are made from unless they are the file's own, and their size in bytes if known."""
+    """Return the lines to send, their conversion if they are converted, and their size in bytes if known."""
     from kgserve.graph.transfer.formats.files import import_format
 
     if mapping is not None:
         if kind not in {None, "csv"}:
-            raise click.UsageError("--mapping is for CSV files: --format csv")
-        return _converted("csv", [Path(file) for file in files], mapping, stack)
+            raise click.UsageError("--mapping requires CSV files: --format csv.")
+        return _convert("csv", [Path(file) for file in files], mapping, stack)
     if not files:
-        raise click.UsageError("name the FILEs to import, or - for standard input")
+        raise click.UsageError("Specify the FILEs to import, or - for standard input.")
     if "-" in files:
         return _from_pipe(files, kind)
     paths = [Path(file) for file in files]
     kind = kind or import_format(paths)
-    _check_present(paths, kind)
+    _check_files(paths, kind)
     if kind in LINE_FORMATS and len(paths) == 1:
         file = stack.enter_context(paths[0].open("rb"))
         return None, lines_of(file), _size(file)
-    return _converted(kind, paths, None, stack)
+    return _convert(kind, paths, None, stack)
 
 
 def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | None, Iterator[bytes], int | None]:
@@ -220,34 +220,34 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | N
 
     kind = kind or "ndjson"
     if len(files) > 1:
-        raise click.UsageError("standard input goes alone")
+        raise click.UsageError("`-` cannot be combined with other files.")
     if kind not in STREAM_FORMATS:
-        raise click.UsageError(f"{kind} cannot be read from standard input; name its files")
+        raise click.UsageError(f"{kind} cannot be read from standard input; specify its files.")
     file = sys.stdin.buffer
     if kind in LINE_FORMATS:
         return None, lines_of(file), _size(file)
     conversion = Conversion([stream_part(kind, file, "")])
-    return conversion, _begun(conversion.blocks()), None
+    return conversion, _with_first_read(conversion.blocks()), None
 
 
-def _converted(
+def _convert(
     kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
 ) -> tuple[Conversion, Iterator[bytes], int | None]:
     from kgserve.graph.transfer.formats.files import open_parts
     from kgserve.graph.transfer.formats.lines import Conversion
 
-    parts = _foreign(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
+    parts = _open_graphiti(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
     conversion = Conversion(parts)
-    return conversion, _begun(conversion.blocks()), None
+    return conversion, _with_first_read(conversion.blocks()), None
 
 
-def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, the first of them read: what is no such file is refused before a server hears of it."""
+def _with_first_read(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Read the first block ahead, so that an invalid file is rejected before a request is sent."""
     first = next(blocks, None)
     return iter(()) if first is None else chain((first,), blocks)
 
 
-def _foreign(paths: list[Path], stack: ExitStack) -> list[InputPart]:
+def _open_graphiti(paths: list[Path], stack: ExitStack) -> list[InputPart]:
     from kgserve.graph.transfer.formats.graphiti import read_graphiti
     from kgserve.projections.cypher_engine.driver.foreign import foreign_file
 
@@ -258,16 +258,16 @@ def _foreign(paths: list[Path], stack: ExitStack) -> list[InputPart]:
     return parts
 
 
-def _check_present(paths: list[Path], kind: str) -> None:
+def _check_files(paths: list[Path], kind: str) -> None:
     from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
     from kgserve.graph.transfer.formats.kb import is_kb_folder
 
     for path in paths:
-        stands_for_two = kind in PAIR_FORMATS and any(each.exists() for each in pair(path, kind))
-        if not (path.exists() or stands_for_two):
+        is_pair = kind in PAIR_FORMATS and any(each.exists() for each in pair(path, kind))
+        if not (path.exists() or is_pair):
             raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
         if path.is_dir() and kind not in PAIR_FORMATS and not (kind == "kb" and is_kb_folder(path)):
-            raise click.BadParameter(f"{str(path)!r} is a folder, and {kind} is a file", param_hint="FILE")
+            raise click.BadParameter(f"{str(path)!r} is a folder; {kind} needs a file", param_hint="FILE")
 
 
 @click.command()
@@ -275,23 +275,23 @@ def _check_present(paths: list[Path], kind: str) -> None:
 @click.option(
     "-o",
     "--output",
-    help="File to write; of two files NAME.csv is NAME.nodes.csv and NAME.edges.csv, and FOLDER/ what is in it.  "
+    help="File to write; csv and parquet write NAME.nodes.csv and NAME.edges.csv for NAME.csv, or into FOLDER/.  "
     "[default: standard output]",
 )
 @click.option(
     "--format",
     "kind",
     type=click.Choice(EXPORT_FORMATS),
-    help="What to write.  [default: as the name ends, else ndjson]",
+    help="Output format.  [default: by file extension, else ndjson]",
 )
-@click.option("--as-of", metavar="WHEN", help="As it was: a sequence, or a time such as 2025-07-15T12:00:00Z.")
-@click.option("--valid-at", metavar="TIME", help="Only what was true in the world then, or `now`.")
+@click.option("--as-of", metavar="WHEN", help="State to export: a sequence, or a time such as 2025-07-15T12:00:00Z.")
+@click.option("--valid-at", metavar="TIME", help="Only facts that were valid at this time, or `now`.")
 @server_options
 def export(store: str, *, output: str | None, kind: str | None, as_of: str | None, valid_at: str | None) -> None:
-    """Write the whole of STORE as it is at one moment, one JSON object per line or in another format.
+    """Export a consistent snapshot of STORE, one JSON object per line or in another format.
 
-    With -o files appear when they are complete; an export that breaks off leaves none behind. With --data, a folder
-    that nobody serves is opened.
+    With -o, files appear when they are complete; an interrupted export leaves none. If --data names a folder without a
+    running server, the command opens it directly.
     """
     from kgserve.graph.transfer.formats.files import PAIR_FORMATS, export_format
 
@@ -299,12 +299,12 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
     chosen = kind or export_format(target)
     hidden = target is None and sys.stdout.isatty()
     if chosen in PAIR_FORMATS and output is None:
-        raise click.UsageError(f"{chosen} is two files; name them with -o")
+        raise click.UsageError(f"{chosen} consists of two files; specify them with -o.")
     if target is not None and target.is_dir() and chosen not in PAIR_FORMATS:
         raise click.BadParameter(f"{output} is a folder; csv and parquet can be written into one", param_hint="-o")
     with (
-        _opened_stores() as opened,
-        _received(opened, store, as_of, valid_at) as blocks,
+        _open_backend() as opened,
+        _export_blocks(opened, store, as_of, valid_at) as blocks,
         Progress(f"Exporting {store}", hidden=hidden) as progress,
     ):
         written = _write(chosen, _counted(blocks, progress), output)
@@ -314,7 +314,7 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
 
 
 def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
-    """Write an export; the files that it is in."""
+    """Write an export and return its files."""
     from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair
 
     if output is not None and kind in PAIR_FORMATS:
@@ -340,7 +340,7 @@ def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) ->
 
     with complete(files[0]) as nodes, complete(files[1]) as edges:
         opened = {"nodes": nodes, "edges": edges}
-        sink: Sink = lambda part: nullcontext(opened[part])  # noqa: E731 - a name for its type
+        sink: Sink = lambda part: nullcontext(opened[part])  # noqa: E731 - annotated with its type
         write_pair(kind, blocks, sink)
 
 
@@ -371,7 +371,7 @@ def _summarise(store: str, answer: ImportAnswer, conversion: Conversion | None) 
         ("skipped", answer.edges_skipped_count, answer.edges_skipped),
         ("wrong", answer.error_count, answer.errors),
     ):
-        # What was converted has its place in the message.
+        # For converted input, the message contains the position.
         texts = [f"line {fault.line}: {fault.message}" if conversion is None else fault.message for fault in faults]
         _list_faults(f"{unit if count == 1 else f'{unit}s'} {what}", count, texts)
     _list_merged(answer, unit, has_places=conversion is not None)
@@ -399,7 +399,7 @@ def _list_faults(what: str, count: int, texts: list[str]) -> None:
 
 @contextmanager
 def _destination(output: Path | None) -> Generator[BinaryIO]:
-    """Standard output, or a file that appears under its name only when it is complete."""
+    """Yield standard output, or a file that appears under its name only when it is complete."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""The Python client: `Client` waits for answers, `AsyncClient` is awaited; both speak the whole REST interface."""
+"""Python client of the REST API: `Client` is synchronous, `AsyncClient` asynchronous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers with more to them than their fields: gone through, turned into graphs and tables, and shown to people."""
+"""Answers with extra methods: iteration, conversion to graphs and tables, and display."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MAX_TEXT_CELL_CHARS = 60
 
 
 class Table(NamedTuple):
-    """Columns and rows, of which the first are shown."""
+    """Columns and rows, of which the first rows are displayed."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
     def lines(self) -> Iterator[str]:
-        """The head and the first rows, one line each, in columns that are as wide as they must be."""
+        """Yield the header and the first rows as aligned lines."""
         cells = [[_one_line(cell) for cell in row] for row in (self.columns, *self.rows[:_MAX_DISPLAYED_ROWS])]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for row in cells:
@@ -40,7 +40,7 @@ class Table(NamedTuple):
             yield f"  … and {self._more:,} more"
 
     def html(self) -> str:
-        """The same for a notebook, with longer texts."""
+        """Return the header and the first rows as HTML for a notebook."""
         head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows[:_MAX_DISPLAYED_ROWS])
         more = f"<p>… and {self._more:,} more</p>" if self._more else ""
@@ -52,17 +52,17 @@ class Table(NamedTuple):
 
 
 class Displayed:
-    """An answer that is shown as a line about it and tables."""
+    """Base of answers that are displayed as a summary line and tables."""
 
     __slots__ = ()
 
     @abstractmethod
     def _about(self) -> str:
-        """What it is, in a few words."""
+        """Return a short summary."""
 
     @abstractmethod
     def _tables(self) -> Sequence[Table]:
-        """What is in it."""
+        """Return the tables to display."""
 
     @override
     def __repr__(self) -> str:
@@ -77,21 +77,21 @@ class Displayed:
 
 
 class Tabular(Displayed):
-    """An answer that is one table."""
+    """Base of answers that consist of one table."""
 
     __slots__ = ()
 
     @abstractmethod
     def to_arrow(self) -> pa.Table:
-        """The table."""
+        """Return the answer as a pyarrow table."""
 
     def to_df(self) -> Any:
-        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
+        """Return the answer as a pandas DataFrame. Raises ImportError when pandas is not installed."""
         return _frame(self.to_arrow())
 
 
 class HitList(Tabular, Generic[H]):
-    """Hits, best first. Its length is their number, and going through it gives them."""
+    """Hits, best first. Supports `len` and iteration."""
 
     __slots__ = ()
     hits: list[H]
@@ -109,12 +109,12 @@ class HitList(Tabular, Generic[H]):
 
 
 def counted(number: int, what: str) -> str:
-    """``1 node``, ``2 nodes``."""
+    """Return a number with its noun: ``1 node``, ``2 nodes``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _one_line(value: Any) -> str:
-    """A cell of a terminal: without line ends and what moves the cursor."""
+    """Return a cell's text on one line, without control characters."""
     text = _text(value)
     text = " ".join((text[: 4 * _MAX_TEXT_CELL_CHARS] if len(text) > 4 * _MAX_TEXT_CELL_CHARS else text).split())
     printable = "".join(sign if sign.isprintable() else "·" for sign in text)
@@ -127,16 +127,16 @@ def _cell(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value; nothing for what is not there, and of a score the digits that tell hits apart."""
+    """Return a value as text: empty for None, four significant digits for a float."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
-    """The nodes reached, nearest first, and all edges between them. ``count`` is the number of nodes.
+    """The reached nodes, nearest first, and all edges between them. ``count`` is the number of nodes.
 
-    Its length is that number, and going through it gives the nodes.
+    Supports `len` and iteration over the nodes.
     """
 
     def __len__(self) -> int:
@@ -146,40 +146,39 @@ class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
         return iter(self.nodes)
 
     def to_networkx(self) -> nx.MultiDiGraph[str | tuple[str, str]]:
-        """The graph: nodes by id, edges with their relation type as key, every other field as data of its own name.
+        """Return the graph as a networkx MultiDiGraph.
 
-        With `follow_symlinks` nodes are pairs of store and id. What is missing has `missing`, and nothing else.
-
-        Raises ImportError when networkx is not installed.
+        Nodes are keyed by id, edges by relation type; all other fields are data of the same name. With
+        `follow_symlinks`, node keys are pairs of store and id. Missing nodes have `missing` and no other data.
         """
         try:
-            import networkx as nx  # noqa: PLC0415 - for those who ask for it
+            import networkx as nx  # noqa: PLC0415 - optional dependency
         except ModuleNotFoundError as error:
             if error.name != "networkx":
                 raise
             raise ImportError(
-                "to_networkx() needs networkx, which is not installed: pip install 'kgserve[networkx]'",
+                "to_networkx() requires networkx: pip install 'kgserve[networkx]'",
                 name="networkx",
             ) from error
         graph: nx.MultiDiGraph[str | tuple[str, str]]
         graph = nx.MultiDiGraph(sequence=self.sequence, truncated=self.truncated)
         for node in self.nodes:
             data = msgspec.structs.asdict(node)
-            graph.add_node(_place(node.store, data.pop("id")), **data)
+            graph.add_node(_node_key(node.store, data.pop("id")), **data)
         for edge in self.edges:
             data = msgspec.structs.asdict(edge)
-            ends = _place(edge.store, data.pop("source")), _place(edge.to_graph or edge.store, data.pop("target"))
+            ends = _node_key(edge.store, data.pop("source")), _node_key(edge.to_graph or edge.store, data.pop("target"))
             graph.add_edge(*ends, key=edge.relation_type, **data)
         return graph
 
     def to_arrow(self) -> tuple[pa.Table, pa.Table]:
-        """Two tables, nodes and edges. Attributes are JSON text; times of nodes are timestamps in UTC."""
-        from kgserve.client.tables import edges_table, nodes_table  # noqa: PLC0415 - pyarrow takes its time
+        """Return the nodes and the edges as two tables. Attributes are JSON text; times are timestamps in UTC."""
+        from kgserve.client.tables import edges_table, nodes_table  # noqa: PLC0415 - importing pyarrow is slow
 
         return nodes_table(self.nodes), edges_table(self.edges)
 
     def to_df(self, rows: Literal["nodes", "edges"] = "nodes") -> Any:
-        """The nodes, or the edges, as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
+        """Return the nodes or the edges as a pandas DataFrame. Raises ImportError when pandas is not installed."""
         nodes, edges = self.to_arrow()
         return _frame(edges if rows == "edges" else nodes)
 
@@ -211,12 +210,12 @@ class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
 
 
 class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
-    """What a search found, best first. Its length is the number of hits, and going through it gives them."""
+    """Hits of a search, best first. Supports `len` and iteration."""
 
     @override
+    @override
     def to_arrow(self) -> pa.Table:
-        """One table with a row for each hit. Attributes are JSON text."""
-        from kgserve.client.tables import hits_table  # noqa: PLC0415 - pyarrow takes its time
+        from kgserve.client.tables import hits_table  # noqa: PLC0415 - importing pyarrow is slow
 
         return hits_table(self.hits)
 
@@ -226,12 +225,12 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
 
 
 class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=True):
-    """What several searches found together, best first. Its length is the number of hits, as for `Hits`."""
+    """Merged hits of several searches, best first. Supports `len` and iteration."""
 
     @override
+    @override
     def to_arrow(self) -> pa.Table:
-        """One table with a row for each hit. Attributes are JSON text."""
-        from kgserve.client.tables import batch_table  # noqa: PLC0415 - pyarrow takes its time
+        from kgserve.client.tables import batch_table  # noqa: PLC0415 - importing pyarrow is slow
 
         return batch_table(self.hits)
 
@@ -241,7 +240,7 @@ class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=Tr
 
 
 class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
-    """The rows of a statement. Its length is their number, and going through it gives them, as lists."""
+    """Rows of a Cypher statement. Supports `len` and iteration; each row is a list."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -250,14 +249,14 @@ class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
         return iter(self.rows)
 
     @override
+    @override
     def to_arrow(self) -> pa.Table:
-        """One table. Columns whose values have no common type of Arrow's are JSON text."""
-        from kgserve.client.tables import rows_table  # noqa: PLC0415 - pyarrow takes its time
+        from kgserve.client.tables import rows_table  # noqa: PLC0415 - importing pyarrow is slow
 
         return rows_table(self.columns, self.types, self.rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries by column; of two columns with the same name the last one counts."""
+        """Return the rows as dictionaries by column name. For repeated names, the last column wins."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     @override
@@ -271,13 +270,13 @@ class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
         return (Table(self.columns, self.rows),)
 
 
-def _place(store: str | msgspec.UnsetType, node_id: str) -> str | tuple[str, str]:
-    """A node of a graph; where edges into other stores were followed, with its store."""
+def _node_key(store: str | msgspec.UnsetType, node_id: str) -> str | tuple[str, str]:
+    """Return a node's key in a graph; with its store if edges into other stores were followed."""
     return (store, node_id) if store else node_id
 
 
 def _degraded(degraded: bool) -> str:
-    return ", degraded: by words alone" if degraded else ""
+    return ", degraded: keywords only" if degraded else ""
 
 
 def _frame(table: pa.Table) -> Any:
@@ -287,5 +286,5 @@ def _frame(table: pa.Table) -> Any:
         if error.name != "pandas":
             raise
         raise ImportError(
-            "to_df() needs pandas, which is not installed: pip install pandas; to_arrow() does without", name="pandas"
+            "to_df() requires pandas: pip install pandas. Use to_arrow() without it", name="pandas"
         ) from None

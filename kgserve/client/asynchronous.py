@@ -1,4 +1,4 @@
-"""The methods that are awaited, made from descriptions, and the connection over httpx that answers them."""
+"""Asynchronous client: methods generated from request builders, and the connection over httpx."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ U = TypeVar("U")
 
 
 class AsyncConnection:
-    """The way to one server, for any number of tasks of one event loop."""
+    """Connection to one server, shared by the tasks of one event loop."""
 
     def __init__(self, target: Target, timeout: float | None, retries: Retries) -> None:
         self.target = target
@@ -37,29 +37,32 @@ class AsyncConnection:
         )
 
     async def answer(self, call: ClientRequest[T]) -> T:
-        """The whole answer, asked for again where that is harmless. Raises the errors of `kgserve.client`."""
+        """Send a request and return the decoded answer, with retries. Raises the errors of `kgserve.client`."""
 
         async def whole(call: ClientRequest[T]) -> bytes:
             async with self.open(call) as response:
                 return await response.aread()
 
-        answer = call.decode(await self._patiently(call, whole))
+        answer = call.decode(await self._with_retries(call, whole))
         self.target.saw(call, answer)
         return answer
 
     @asynccontextmanager
     async def begun(self, call: ClientRequest[Any]) -> AsyncGenerator[httpx.Response]:
-        """An answer that has begun; what keeps it from beginning is overcome as for a whole one."""
+        """Open a streamed answer. Retries apply until the answer begins."""
         async with AsyncExitStack() as stack:
-            yield await self._patiently(call, lambda call: stack.enter_async_context(self.open(call)))
+            yield await self._with_retries(call, lambda call: stack.enter_async_context(self.open(call)))
 
     @asynccontextmanager
     async def open(self, call: ClientRequest[Any]) -> AsyncGenerator[httpx.Response]:
-        """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
+        """Open a streamed answer without retries, following redirects to the store's owner.
+
+        Raises errors of the server.
+        """
         try:
             to = self.target.serving(call)
             for left in reversed(range(MAX_OWNER_REDIRECTS)):
-                async with self._sent(call, to) as response:
+                async with self._send(call, to) as response:
                     if response.is_success:
                         yield response
                         return
@@ -71,7 +74,7 @@ class AsyncConnection:
             raise
 
     @asynccontextmanager
-    async def _sent(self, call: ClientRequest[Any], to: DiscoveredServer) -> AsyncGenerator[httpx.Response]:
+    async def _send(self, call: ClientRequest[Any], to: DiscoveredServer) -> AsyncGenerator[httpx.Response]:
         body = call.body.blocks_async() if isinstance(call.body, Upload) else call.body
         with translated(to.url):
             async with self._http.stream(
@@ -84,7 +87,7 @@ class AsyncConnection:
                 yield response
 
     async def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
-        """Write an answer to a file that appears when it is complete; the sequence that it shows."""
+        """Write an answer to a file, which appears when complete. Return the sequence of the snapshot."""
         async with self.begun(call) as response:
             with complete(path) as file:
                 async for block in response.aiter_bytes():
@@ -92,7 +95,7 @@ class AsyncConnection:
                 return int(response.headers[SEQUENCE_RESPONSE_HEADER])
 
     async def rest(self, pause: float) -> None:
-        """Wait before asking again, and look where the server is by then."""
+        """Wait ``pause`` seconds before a retry, and locate the server again."""
         await anyio.sleep(pause)
         await anyio.to_thread.run_sync(self.target.look_again)
 
@@ -100,8 +103,10 @@ class AsyncConnection:
         """Close the connections."""
         await self._http.aclose()
 
-    async def _patiently(self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], Coroutine[Any, Any, U]]) -> U:
-        """What ``send`` gives, repeated as `retries` says."""
+    async def _with_retries(
+        self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], Coroutine[Any, Any, U]]
+    ) -> U:
+        """Call ``send``, with retries as configured by `retries`."""
         attempts = Attempts(self.retries, self.target.addresses)
         while True:
             try:
@@ -113,23 +118,23 @@ class AsyncConnection:
 
 
 class AsyncAsker(Protocol):
-    """Who has a connection."""
+    """Object with an asynchronous connection."""
 
     connection: AsyncConnection
 
 
 class AsyncStoreAsker(AsyncAsker, Protocol):
-    """Who asks about one store."""
+    """Object with an asynchronous connection, bound to one store."""
 
     name: str
 
 
 class AsyncStream(Generic[T]):
-    """Things that come one after another; close it, or use it in an `async with` block, when not all are wanted."""
+    """Asynchronous iterator of streamed items. Close it, or use it in an `async with` block, unless it is exhausted."""
 
     def __init__(self, items: AsyncGenerator[T], about: dict[str, Any]) -> None:
         self.about = about
-        """What the answer says of itself: of rows the columns and types, and counts in the end."""
+        """Metadata of the answer: for rows, the columns and types, and counts at the end."""
         self._items = items
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -139,7 +144,7 @@ class AsyncStream(Generic[T]):
         return await anext(self._items)
 
     async def close(self) -> None:
-        """End it, and the connection with it."""
+        """End the stream and its connection."""
         await self._items.aclose()
 
     async def __aenter__(self) -> Self:
@@ -189,12 +194,12 @@ async def _follow(connection: AsyncConnection, listener: Following) -> AsyncGene
 
 
 def asks(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[AsyncAsker, P], Coroutine[Any, Any, T]]:
-    """A method about all stores, or about none."""
+    """Return a method that sends a request about the server or all stores."""
     return method(build, AsyncConnection.answer, of_store=False)
 
 
 def listens(build: Callable[P, Following]) -> Callable[Concatenate[AsyncAsker, P], AsyncStream[Event]]:
-    """A method that gives events."""
+    """Return a method that streams events."""
     return method(
         build,
         lambda connection, listener: AsyncStream(_follow(connection, listener), {}),
@@ -206,14 +211,14 @@ def listens(build: Callable[P, Following]) -> Callable[Concatenate[AsyncAsker, P
 def store_asks(
     build: Callable[Concatenate[str, P], ClientRequest[T]],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], Coroutine[Any, Any, T]]:
-    """A method of a store."""
+    """Return a method that sends a request about one store."""
     return method(build, AsyncConnection.answer, of_store=True)
 
 
 def store_pages(
     build: Callable[Concatenate[str, P], Paged],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[Node]]:
-    """A method of a store that gives nodes from all pages."""
+    """Return a method that iterates over the nodes of all pages."""
     return method(
         build, lambda connection, paged: AsyncStream(_pages(connection, paged), {}), "AsyncStream[Node]", of_store=True
     )
@@ -222,14 +227,14 @@ def store_pages(
 def store_streams(
     build: Callable[Concatenate[str, P], Streamed[T]],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[T]]:
-    """A method of a store that gives things one after another."""
+    """Return a method that streams items of one store."""
     return method(build, _stream, "AsyncStream[{}]", of_store=True)
 
 
 def store_listens(
     build: Callable[Concatenate[str, P], Following],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[Event]]:
-    """A method of a store that gives events."""
+    """Return a method that streams events of one store."""
     return method(
         build,
         lambda connection, listener: AsyncStream(_follow(connection, listener), {}),

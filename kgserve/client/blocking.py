@@ -1,6 +1,6 @@
-"""The methods that wait: made from descriptions, for whatever connection answers them; and the one over httpx.
+"""Synchronous client: methods generated from request builders, the connection over httpx, and event handlers.
 
-And handlers that are told of every write after its commit, in a thread of their own.
+Event handlers are called after each commit, in their own thread.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ U = TypeVar("U")
 
 
 class Stream(Closing, Generic[T]):
-    """Things that come one after another; close it, or use it in a `with` block, when not all are wanted."""
+    """Iterator of streamed items. Close it, or use it in a `with` block, unless it is exhausted."""
 
     def __init__(self, items: Generator[T], about: dict[str, Any]) -> None:
         self.about = about
-        """What the answer says of itself: of rows the columns and types, and counts in the end."""
+        """Metadata of the answer: for rows, the columns and types, and counts at the end."""
         self._items = items
 
     def __iter__(self) -> Iterator[T]:
@@ -51,72 +51,72 @@ class Stream(Closing, Generic[T]):
         return next(self._items)
 
     @override
+    @override
     def close(self) -> None:
-        """End it, and the connection with it."""
         self._items.close()
 
 
 class Answering(Protocol):
-    """What answers: a server, or the stores that are open in this process."""
+    """Transport of client requests: to a server, or to the stores that are open in this process."""
 
     def answer(self, call: ClientRequest[T]) -> T:
-        """The whole answer, asked for again where that is harmless."""
+        """Send a request and return the decoded answer, with retries."""
         ...
 
     def stream(self, streamed: Streamed[T]) -> Stream[T]:
-        """The parts of an answer as they come."""
+        """Return the items of a streamed answer."""
         ...
 
     def events(self, listener: Following) -> Stream[Event]:
-        """What happens, as it happens."""
+        """Return a stream of events as they happen."""
         ...
 
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
-        """Write an answer to a file that appears when it is complete; the sequence that it shows."""
+        """Write an answer to a file, which appears when complete. Return the sequence of the snapshot."""
         ...
 
 
 class Asker(Protocol):
-    """Who has a connection."""
+    """Object with a connection."""
 
     connection: Answering
 
 
 class StoreAsker(Asker, Protocol):
-    """Who asks about one store."""
+    """Object with a connection, bound to one store."""
 
     name: str
 
 
 def asks(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[Asker, P], T]:
-    """A method about all stores, or about none."""
+    """Return a method that sends a request about the server or all stores."""
     return method(build, lambda connection, call: connection.answer(call), of_store=False)
 
 
 def listens(build: Callable[P, Following]) -> Callable[Concatenate[Asker, P], Stream[Event]]:
-    """A method that gives events."""
+    """Return a method that streams events."""
     return method(build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=False)
 
 
 def store_asks(build: Callable[Concatenate[str, P], ClientRequest[T]]) -> Callable[Concatenate[StoreAsker, P], T]:
-    """A method of a store."""
+    """Return a method that sends a request about one store."""
     return method(build, lambda connection, call: connection.answer(call), of_store=True)
 
 
 def store_pages(build: Callable[Concatenate[str, P], Paged]) -> Callable[Concatenate[StoreAsker, P], Stream[Node]]:
-    """A method of a store that gives nodes from all pages."""
+    """Return a method that iterates over the nodes of all pages."""
     return method(build, lambda connection, paged: Stream(_pages(connection, paged), {}), "Stream[Node]", of_store=True)
 
 
 def store_streams(build: Callable[Concatenate[str, P], Streamed[T]]) -> Callable[Concatenate[StoreAsker, P], Stream[T]]:
-    """A method of a store that gives things one after another."""
+    """Return a method that streams items of one store."""
     return method(build, lambda connection, streamed: connection.stream(streamed), "Stream[{}]", of_store=True)
 
 
 def store_listens(
     build: Callable[Concatenate[str, P], Following],
 ) -> Callable[Concatenate[StoreAsker, P], Stream[Event]]:
-    """A method of a store that gives events."""
+    """Return a method that streams events of one store."""
     return method(build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=True)
 
 
@@ -128,8 +128,8 @@ def _pages(connection: Answering, paged: Paged) -> Generator[Node]:
         yield from page.nodes
 
 
-class BlockingConnection:
-    """The way to one server, for any number of threads."""
+class BlockingConnection(Answering):
+    """Connection to one server, shared by threads."""
 
     def __init__(self, target: Target, timeout: float | None, retries: Retries) -> None:
         self.target = target
@@ -143,19 +143,18 @@ class BlockingConnection:
     def __repr__(self) -> str:
         return f"at {self.target.address.url}"
 
+    @override
     def answer(self, call: ClientRequest[T]) -> T:
-        """The whole answer, asked for again where that is harmless. Raises the errors of `kgserve.client`."""
-
         def whole(call: ClientRequest[T]) -> bytes:
             with self.open(call) as response:
                 return response.read()
 
-        answer = call.decode(self._patiently(call, whole))
+        answer = call.decode(self._with_retries(call, whole))
         self.target.saw(call, answer)
         return answer
 
+    @override
     def stream(self, streamed: Streamed[T]) -> Stream[T]:
-        """The parts of an answer as they come."""
         decoder = streamed.decoder()
 
         def items() -> Generator[T]:
@@ -166,12 +165,12 @@ class BlockingConnection:
 
         return Stream(items(), decoder.about)
 
+    @override
     def events(self, listener: Following) -> Stream[Event]:
-        """What happens, as it happens."""
-        return Stream(self._followed(listener), {})
+        return Stream(self._follow(listener), {})
 
+    @override
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
-        """Write an answer to a file that appears when it is complete; the sequence that it shows."""
         with self.begun(call) as response, complete(path) as file:
             for block in response.iter_bytes():
                 file.write(block)
@@ -179,17 +178,20 @@ class BlockingConnection:
 
     @contextmanager
     def begun(self, call: ClientRequest[Any]) -> Generator[httpx.Response]:
-        """An answer that has begun; what keeps it from beginning is overcome as for a whole one."""
+        """Open a streamed answer. Retries apply until the answer begins."""
         with ExitStack() as stack:
-            yield self._patiently(call, lambda call: stack.enter_context(self.open(call)))
+            yield self._with_retries(call, lambda call: stack.enter_context(self.open(call)))
 
     @contextmanager
     def open(self, call: ClientRequest[Any]) -> Generator[httpx.Response]:
-        """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
+        """Open a streamed answer without retries, following redirects to the store's owner.
+
+        Raises errors of the server.
+        """
         try:
             to = self.target.serving(call)
             for left in reversed(range(MAX_OWNER_REDIRECTS)):
-                with self._sent(call, to) as response:
+                with self._send(call, to) as response:
                     if response.is_success:
                         yield response
                         return
@@ -201,7 +203,7 @@ class BlockingConnection:
             raise
 
     @contextmanager
-    def _sent(self, call: ClientRequest[Any], to: DiscoveredServer) -> Generator[httpx.Response]:
+    def _send(self, call: ClientRequest[Any], to: DiscoveredServer) -> Generator[httpx.Response]:
         body = call.body.blocks() if isinstance(call.body, Upload) else call.body
         with (
             translated(to.url),
@@ -216,7 +218,7 @@ class BlockingConnection:
             yield response
 
     def rest(self, pause: float) -> None:
-        """Wait before asking again, and look where the server is by then."""
+        """Wait ``pause`` seconds before a retry, and locate the server again."""
         time.sleep(pause)
         self.target.look_again()
 
@@ -224,7 +226,7 @@ class BlockingConnection:
         """Close the connections."""
         self._http.close()
 
-    def _followed(self, listener: Following) -> Generator[Event]:
+    def _follow(self, listener: Following) -> Generator[Event]:
         while not listener.ended:
             trouble: KgserveError | None = None
             try:
@@ -239,8 +241,8 @@ class BlockingConnection:
             if not listener.ended:
                 self.rest(pause)
 
-    def _patiently(self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], U]) -> U:
-        """What ``send`` gives, repeated as `retries` says."""
+    def _with_retries(self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], U]) -> U:
+        """Call ``send``, with retries as configured by `retries`."""
         attempts = Attempts(self.retries, self.target.addresses)
         while True:
             try:
@@ -252,35 +254,35 @@ class BlockingConnection:
 
 
 HANDLER_TIMEOUT_SECONDS = 5.0
-"""How long `Subscription.close` waits for the call of a handler that is under way."""
+"""Seconds for which `Subscription.close` waits for a running call of the handler."""
 
 _log = logging.getLogger(__name__)
 
 
 class WriteHandler:
-    """What is called after a commit, for each row that it changed; override what is wanted. ``event`` tells the store.
+    """Handler of committed changes, called for each changed row. Override the methods of interest.
 
-    It can neither hold a write up nor make one fail: it is called in a thread of the subscription's own.
+    ``event`` names the store. Calls run in the subscription's thread, so they can neither delay nor fail a write.
     """
 
     def on_node_written(self, node: Node, event: Event) -> None:
-        """A node was made or got another version."""
+        """Handle a node that was created or updated."""
 
     def on_edge_written(self, edge: Edge, event: Event) -> None:
-        """An edge was made or changed, be it one into another store, which has ``to_graph``."""
+        """Handle an edge that was created or updated. Edges into another store have ``to_graph``."""
 
     def on_graph_created(self, settings: StoreSettings, event: Event) -> None:
-        """A store was made (``event.kind`` is `store_created`), or its settings were changed (`store_changed`)."""
+        """Handle a created store (``event.kind`` is `store_created`) or changed settings (`store_changed`)."""
 
     def on_event(self, event: Event) -> None:
-        """Anything else: what is deleted, a write of very many rows, which is told of by counts, a store dropped."""
+        """Handle all other events: deletions, counts of very large writes, and dropped stores."""
 
 
 class Subscription(Closing):
-    """A handler that is being told, until it is closed, or what tells it ends; use it in a `with` block, or close it.
+    """Delivery of events to a handler until it is closed or its source ends. Also a context manager.
 
-    An exception of the handler ends it and is kept as ``error``. ``last_event_id`` is the place behind the last event
-    that the handler has taken; another subscription goes on there.
+    An exception of the handler ends the subscription and is kept as ``error``. ``last_event_id`` is the id of the last
+    handled event; pass it to another subscription to continue there.
     """
 
     def __init__(
@@ -297,40 +299,40 @@ class Subscription(Closing):
         self._handler = handler
         self._calling = threading.RLock()
         self._following = events(stores, since=since, last_event_id=last_event_id)
-        # Begun here, so that what is written from now on is told.
+        # Started here, so that all writes from now on are reported.
         self._events = asker.connection.events(self._following)
-        threading.Thread(target=self._tell, name="kgserve-subscription", daemon=True).start()
+        threading.Thread(target=self._deliver, name="kgserve-subscription", daemon=True).start()
 
     @property
     def active(self) -> bool:
-        """Whether the handler is still being told."""
+        """True while events are delivered."""
         return not self._following.ended
 
     @override
     def close(self) -> None:
-        """Tell no more. Waits for a call that is under way, at most five seconds; within a handler it does not wait."""
+        """Stop delivery. Waits up to five seconds for a running call of the handler, unless called by the handler."""
         self._following.ended = True
         if self._calling.acquire(timeout=HANDLER_TIMEOUT_SECONDS):
             self._calling.release()
 
-    def _tell(self) -> None:
+    def _deliver(self) -> None:
         try:
-            with self._events as told:
-                for event in told:
+            with self._events as delivered:
+                for event in delivered:
                     with self._calling:
                         if self._following.ended:
                             return
-                        if not self._taken(event):
+                        if not self._handle(event):
                             return
-        except Exception as error:  # noqa: BLE001 - of whatever kind, it is kept
+        except Exception as error:  # noqa: BLE001 - any error is kept for the caller
             self._fail(error)
         finally:
             self._following.ended = True
 
-    def _taken(self, event: Event) -> bool:
+    def _handle(self, event: Event) -> bool:
         try:
             self._dispatch(event)
-        except Exception as error:  # noqa: BLE001 - the handler is somebody else's
+        except Exception as error:  # noqa: BLE001 - the handler is the caller's code
             self._fail(error)
             return False
         self.last_event_id = event.id
@@ -338,7 +340,7 @@ class Subscription(Closing):
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        _log.error("a subscription has ended", exc_info=error)
+        _log.error("a subscription ended with an error", exc_info=error)
 
     def _dispatch(self, event: Event) -> None:
         if (node := event.node) is not None:
@@ -359,9 +361,9 @@ def subscribe(
     since: int | None = None,
     last_event_id: str | None = None,
 ) -> Subscription:
-    """Have a handler told of every write of some stores, or of all that there are and will be, after its commit.
+    """Call a handler after the commit of every write to some stores, or to all current and future ones.
 
-    ``asker`` is a `Client`, or what `kgserve.open` gives. From now on, or after a sequence (0: from the beginning), or
-    behind the ``last_event_id`` of another subscription. Raises what listening to events does.
+    ``asker`` is a `Client`, or the result of `kgserve.open`. Delivery starts now, after the sequence ``since`` (0: from
+    the beginning), or after the ``last_event_id`` of another subscription. Raises the same errors as `events`.
     """
     return Subscription(asker, handler, stores, since=since, last_event_id=last_event_id)

@@ -1,4 +1,4 @@
-"""The clients themselves: a server, and one store of it, for code that waits and for code that awaits."""
+"""Client classes for a server and for one store, synchronous and asynchronous."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kgserve.client.wire import DEFAULT_REQUEST_TIMEOUT_SECONDS, Target
 
 
 class Client(ServerMethods):
-    """A server: the one named by ``url``, else the one that serves the folder ``data``, else the configured address.
+    """Client of a server: at ``url``, else of the one that serves the folder ``data``, else at the configured address.
 
-    ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
-    seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
-    off. With ``copies`` any node of a cluster may answer what reads, from a copy of the store that has what this client
-    wrote and saw before. May be shared by threads.
+    ``key``: API key; default KGSERVE_KEY, else the token in the data folder. ``timeout``: seconds that an answer may
+    take; None for no limit. ``retries``: number and timing of retries; 0 disables them. ``copies``: let any node of a
+    cluster answer reads from a replica that contains this client's previous writes and reads. Threads may share a
+    client.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Client(ServerMethods):
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
         copies: bool = False,
     ) -> None:
-        patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self.http = BlockingConnection(Target(url, data, key, copies=copies), timeout, patience)
+        policy = Retries(times=retries) if isinstance(retries, int) else retries
+        self.http = BlockingConnection(Target(url, data, key, copies=copies), timeout, policy)
         self.connection: Answering = self.http
 
     def store(self, name: str) -> Store:
@@ -63,7 +63,7 @@ class Client(ServerMethods):
 
 
 class Store(StoreMethods):
-    """One store, of a server or of a folder that is open in this process."""
+    """One store, of a server or of a folder opened in this process."""
 
     def __init__(self, connection: Answering, name: str) -> None:
         self.connection = connection
@@ -79,12 +79,12 @@ class Store(StoreMethods):
 
 
 class AsyncClient(AsyncServerMethods):
-    """A server: the one named by ``url``, else the one that serves the folder ``data``, else the configured address.
+    """Client of a server: at ``url``, else of the one that serves the folder ``data``, else at the configured address.
 
-    ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
-    seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
-    off. With ``copies`` any node of a cluster may answer what reads, from a copy of the store that has what this client
-    wrote and saw before. It belongs to one event loop.
+    ``key``: API key; default KGSERVE_KEY, else the token in the data folder. ``timeout``: seconds that an answer may
+    take; None for no limit. ``retries``: number and timing of retries; 0 disables them. ``copies``: let any node of a
+    cluster answer reads from a replica that contains this client's previous writes and reads. A client belongs to one
+    event loop.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class AsyncClient(AsyncServerMethods):
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
         copies: bool = False,
     ) -> None:
-        patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self.connection = AsyncConnection(Target(url, data, key, copies=copies), timeout, patience)
+        policy = Retries(times=retries) if isinstance(retries, int) else retries
+        self.connection = AsyncConnection(Target(url, data, key, copies=copies), timeout, policy)
 
     def store(self, name: str) -> AsyncStore:
         """Return one store, whether it exists or not: the first inject creates it."""

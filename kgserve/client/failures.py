@@ -1,18 +1,18 @@
-"""What can go wrong between a client and its server, added to the tree of `kgserve.errors`.
+"""Errors between a client and its server, added to the tree of `kgserve.errors`, and the retry policy.
 
-KgserveError
- +-- Unreachable           unreachable       no server answers; a ConnectionError as well
- |    +-- Interrupted      interrupted       the connection broke; what was asked may have been done
- +-- Refused               refused           an answer that says no, in words that kgserve has no class for
- +-- Unintelligible        unintelligible    an answer that is none of kgserve's
+    KgserveError
+     +-- Unreachable           unreachable       no server answers; also a ConnectionError
+     |    +-- Interrupted      interrupted       the connection broke; the request may have been executed
+     +-- Refused               refused           an error answer that kgserve has no class for
+     +-- Unintelligible        unintelligible    an answer that is not from kgserve
 
-What the server refuses comes as the class that its code names: NotFound, InvalidInput with its FieldErrors, Gone …
+Other errors of the server are raised as the class of their code: NotFound, InvalidInput with its FieldErrors, Gone and
+so on.
 
-When to ask again: connections that nobody took and refusals with 429 are repeated for every call, for nothing was done.
-Broken connections and 503 are repeated for what comes to the same when it is done twice: all reads, injects, deletes of
-nodes and edges, creating a store, reindexing. Not repeated then: Cypher in write mode, dropping a store (the second
-answer would be "not found"), and an import from which a byte was taken. Time limits are never repeated: the work would
-only grow.
+Retries: refused connections and answers with 429 are retried for every call, because nothing was executed. Broken
+connections and 503 are retried for idempotent calls only: reads, injects, deletes of nodes and edges, creating a store,
+reindexing. Not retried then: Cypher in write mode, dropping a store (the second answer would be "not found"), and an
+import of which a byte was sent. Timeouts are never retried, because that would add load.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Unreachable(KgserveError, ConnectionError):
 
 
 class Interrupted(Unreachable):
-    """The connection broke before the answer was whole; what was asked may have been done."""
+    """The connection broke before the answer was complete; the request may have been executed."""
 
     code = "interrupted"
 
 
 class Refused(KgserveError):
-    """The answer says no in a way that has no class of its own; ``status`` is HTTP's."""
+    """An error answer without a class of its own. ``status`` is the HTTP status."""
 
     code = "refused"
 
@@ -80,7 +80,7 @@ class Refused(KgserveError):
 
 
 class Unintelligible(KgserveError):
-    """What answered does not speak as kgserve does."""
+    """The answer is not from kgserve."""
 
     code = "unintelligible"
 
@@ -100,44 +100,44 @@ ERRORS_BY_CODE: dict[str, type[KgserveError]] = {
         StorageFull,
     )
 }
-"""Errors that are made of a message alone, by code."""
+"""Errors constructed from a message alone, by code."""
 
 
 @contextmanager
 def translated(url: str) -> Generator[None]:
-    """What httpx raises inside becomes Unreachable, Interrupted, TimedOut or InvalidInput; ``url`` is the server's."""
+    """Translate errors of httpx to Unreachable, Interrupted, TimedOut or InvalidInput; ``url`` is the server's."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise InvalidInput(f"{url!r} is no address of a server: {error}") from None
+        raise InvalidInput(f"{url!r} is not a server address: {error}") from None
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        # What the transport met on its way is forty lines that say no more than this.
-        message = f"no server answers at {url} ({error}); start one with `kgserve serve`, or name one by its url"
+        # chained, the transport's traceback would add forty lines without information
+        message = f"no server answers at {url} ({error}); start one with `kgserve serve`, or specify its url"
         raise Unreachable(message) from None
     except httpx.TimeoutException:
-        raise TimedOut(f"{url} did not answer in time; give the client a longer timeout") from None
+        raise TimedOut(f"{url} did not answer in time; increase the client's timeout") from None
     except httpx.TransportError as error:
         raise Interrupted(f"the connection to {url} broke: {str(error) or type(error).__name__}") from None
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:
-    """The error that an answer without success stands for."""
+    """Return the error of an unsuccessful answer."""
     try:
         problem = decode_json(body, Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _of_status(status, body, _retry_after(headers))
+        return _error_from_status(status, body, _retry_after(headers))
     error = of_problem(problem, _retry_after(headers))
     error.add_note(f"request: {problem.instance.rpartition(':')[2]}")
     return error
 
 
 def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
-    """The error that a problem document stands for; ``retry_after`` is in seconds."""
+    """Return the error of a problem document; ``retry_after`` is in seconds."""
     code, detail = problem.type.removeprefix(_ERROR_TYPE_PREFIX), problem.detail or problem.title
     match code:
         case InvalidInput.code | KindNotAllowed.code:
             refused = InvalidInput if code == InvalidInput.code else KindNotAllowed
-            return refused(detail, _places(problem))
+            return refused(detail, _field_errors(problem))
         case ConflictManual.code:
             return ConflictManual(detail, problem.node)
         case Gone.code:
@@ -152,28 +152,28 @@ def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
 
 
 def decoded(body: bytes, kind: Any) -> Any:
-    """JSON of an answer as ``kind``. Raises Unintelligible."""
+    """Decode the JSON of an answer to ``kind``. Raises Unintelligible."""
     try:
         return decode_json(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unintelligible(f"the answer is not one of kgserve's: {error}") from error
+        raise Unintelligible(f"the answer is not from kgserve: {error}") from error
 
 
-def _places(problem: Problem) -> tuple[FieldError, ...]:
+def _field_errors(problem: Problem) -> tuple[FieldError, ...]:
     return tuple(FieldError(each.get("path", ""), each.get("message", "")) for each in problem.errors or [])
 
 
-def _of_status(status: int, body: bytes, retry_after: int) -> KgserveError:
-    """What a proxy in between says, who knows no problem documents."""
-    said = body[:_MAX_QUOTED_BODY_BYTES].decode("utf-8", "replace").strip()
-    message = f"status {status}: {said}" if said else f"status {status}"
+def _error_from_status(status: int, body: bytes, retry_after: int) -> KgserveError:
+    """Return the error of an answer without a problem document, as from a proxy."""
+    text = body[:_MAX_QUOTED_BODY_BYTES].decode("utf-8", "replace").strip()
+    message = f"status {status}: {text}" if text else f"status {status}"
     if status == _TOO_MANY_REQUESTS:
         return Limited(message, retry_after)
     return Unavailable(message, retry_after) if status in _UNAVAILABLE_STATUSES else Refused(message, status)
 
 
 def _retry_after(headers: Mapping[str, str]) -> int:
-    """Seconds; HTTP allows a number or a date."""
+    """Return the seconds of a Retry-After header, which holds a number or a date."""
     text = headers.get("retry-after", "").strip()
     if text.isdecimal():
         return int(text[:9])
@@ -187,55 +187,55 @@ DEFAULT_RETRIES = 4
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient a client is. Pauses are in seconds and double; each is cut by chance, down to a half at most."""
+    """Retry policy. Pauses are in seconds and double; jitter shortens each by up to a half."""
 
     times: int | None = None
-    """Repetitions of one call at most; 0 turns them off. Unless it is chosen 4, and of several nodes no limit."""
+    """Maximum number of retries of one call; 0 disables them. Default: 4, or unlimited with several addresses."""
     first: float = 0.2
-    """The first pause."""
+    """First pause in seconds."""
     longest: float = 8.0
-    """The longest pause, unless the server asks for more with Retry-After."""
+    """Longest pause in seconds, unless the server requests more with Retry-After."""
     patience: float = 30.0
-    """Within so many seconds of a call's beginning it is repeated. A Retry-After beyond is not waited for."""
+    """Seconds after the start of a call within which it is retried. A later Retry-After is not waited for."""
 
     def allows(self, number: int, addresses: int = 1) -> bool:
-        """Whether there may be a repetition ``number``, counted from 0."""
-        most = math.inf if addresses > 1 else DEFAULT_RETRIES
-        return number < (most if self.times is None else self.times)
+        """Return True if retry ``number``, counted from 0, is allowed."""
+        limit = math.inf if addresses > 1 else DEFAULT_RETRIES
+        return number < (limit if self.times is None else self.times)
 
     def pause(self, number: int, at_least: float = 0.0) -> float:
-        """The pause before repetition ``number``, counted from 0."""
+        """Return the pause in seconds before retry ``number``, counted from 0."""
         whole = min(self.longest, self.first * 2 ** min(number, 30))
-        return max(at_least, whole * random.uniform(0.5, 1.0))  # noqa: S311 - it spreads clients and hides nothing
+        return max(at_least, whole * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
 
 
 class Attempts:
-    """The attempts at one call, at one of several ``addresses`` after the other: a pause is longer after each round."""
+    """Retry state of one call over several ``addresses``; pauses grow after each round of addresses."""
 
     def __init__(self, retries: Retries, addresses: int = 1) -> None:
         self._retries = retries
         self._addresses = addresses
         self._number = 0
-        self._give_up = time.monotonic() + retries.patience
+        self._deadline = time.monotonic() + retries.patience
 
     def pause_after(self, error: KgserveError, *, idempotent: bool) -> float:
-        """Seconds to wait before the call is made again. Raises ``error`` when it is not to be."""
-        passing = isinstance(error, Unreachable | Limited | Unavailable)
+        """Return the seconds to wait before a retry. Raises ``error`` when the call must not be retried."""
+        temporary = isinstance(error, Unreachable | Limited | Unavailable)
         harmless = isinstance(error, Limited) or (isinstance(error, Unreachable) and not isinstance(error, Interrupted))
-        if not (passing and (idempotent or harmless)) or not self._retries.allows(self._number, self._addresses):
-            raise _shown(error)
+        if not (temporary and (idempotent or harmless)) or not self._retries.allows(self._number, self._addresses):
+            raise _without_traceback(error)
         pause = self._retries.pause(self._number // self._addresses, asked_for(error))
-        if time.monotonic() + pause > self._give_up:
-            raise _shown(error)
+        if time.monotonic() + pause > self._deadline:
+            raise _without_traceback(error)
         self._number += 1
         return pause
 
 
-def _shown(error: KgserveError) -> KgserveError:
-    """The error as a caller is to see it: where in here a server was not reached tells nobody anything."""
+def _without_traceback(error: KgserveError) -> KgserveError:
+    """Return the error for the caller; the client's internal traceback of an unreachable server is dropped."""
     return error.with_traceback(None) if isinstance(error, Unreachable) else error
 
 
 def asked_for(error: KgserveError | None) -> float:
-    """Seconds that the server asks to wait."""
+    """Return the seconds that the server asks the client to wait."""
     return float(error.retry_after) if isinstance(error, Limited | Unavailable) else 0.0

@@ -1,4 +1,4 @@
-"""Events as a listener sees them who comes back where he was: which request is next, and when."""
+"""State of an event stream that resumes after interruptions: the next request and its time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.storage.model.store_settings import StoreSettings
 
 MAX_SILENCE_SECONDS = 60.0
-"""Seconds without a sign of life, of which the server gives one every 15, after which a connection counts as lost."""
+"""Seconds without data after which a connection is considered lost; the server sends a sign of life every 15 s."""
 RECONNECT_TIMEOUT_SECONDS = 60.0
-"""Seconds that a lost server is looked for, unless told otherwise."""
+"""Default number of seconds for which a lost server is retried."""
 _EDGE_EVENT_KINDS = {"edge_created", "edge_updated", "link_created", "link_updated"}
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened in a store. ``id`` is what ``last_event_id`` takes to go on behind it."""
+    """An event of a store. Pass its ``id`` as ``last_event_id`` to continue after it."""
 
     id: str
     kind: str
@@ -32,32 +32,32 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     time: str
     data: dict[str, Any]
-    """All that the server said: the row as it is now, or the id or key of what is gone."""
+    """Complete data of the event: the current row, or the id or key of a deleted one."""
 
     @property
     def node(self) -> Node | None:
-        """The node that was created or updated."""
+        """The node that was created or updated, else None."""
         return convert(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
 
     @property
     def edge(self) -> Edge | None:
-        """The edge that was created or updated, be it one into another store, which has `to_graph`."""
+        """The edge that was created or updated, else None. Edges into another store have `to_graph`."""
         return convert(self.data, Edge) if self.kind in _EDGE_EVENT_KINDS else None
 
     @property
     def settings(self) -> StoreSettings | None:
-        """The settings of the store that was created or changed, as they are now."""
+        """Current settings of the store that was created or changed, else None."""
         return convert(self.data, StoreSettings) if self.kind in {"store_created", "store_changed"} else None
 
 
-class _Data(msgspec.Struct):
+class _EventHeader(msgspec.Struct):
     store: str
     sequence: int
     time: str
 
 
 class Following:
-    """One listener's progress over any number of connections. It sends nothing itself."""
+    """Progress of one listener over any number of connections. Performs no I/O itself."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class Following:
         self._parser = Parser()
         self._parser.last_id = self.last_id or ""
         self._give_up_after = give_up_after
-        self._blocks = 0  # of the present connection; the first is a greeting, which says nothing of its health
+        self._blocks = 0  # of the current connection; the first is a greeting and proves nothing about its health
         self._known = False
         self._lost_at: float | None = None
         self._failures = 0
         self.ended = False
 
     def call(self) -> ClientRequest[bytes]:
-        """The request to make now."""
+        """Return the next request."""
         place = self._parser.last_id
         self._parser.cut()
         self._blocks = 0
@@ -91,30 +91,30 @@ class Following:
         return self._route.call(parts, query, headers=headers, wait=MAX_SILENCE_SECONDS)
 
     def take(self, chunk: bytes) -> list[Event]:
-        """The events that have become whole."""
-        told: list[Event] = []
+        """Return the events that ``chunk`` completes."""
+        complete: list[Event] = []
         for block in self._parser.feed(chunk):
             self._known = True
             self._blocks += 1
             if block.data and block.kind == "dropped":
-                continue  # the stream ends behind it, and is taken up where it was
+                continue  # the server closes the stream after it; the next request continues there
             if block.data or self._blocks > 1:
                 self._failures, self._lost_at = 0, None
             if block.data:
-                told.append(self._event(block))
-        return told
+                complete.append(self._event(block))
+        return complete
 
     def pause_after(self, error: KgserveError | None, retries: Retries) -> float:
-        """Seconds until `call` is worth making again; ``error`` is what ended the stream. Raises it to give up."""
+        """Return the seconds until `call` should be sent again; ``error`` ended the stream. Raises it to give up."""
         if self.ended:
             return 0.0
         if self._known and self.store is not None and isinstance(error, NotFound):
-            self.ended = True  # dropped while nobody listened
+            self.ended = True  # dropped while no connection was open
             return 0.0
         if error is not None and not isinstance(error, Unreachable | Unavailable | Limited | TimedOut):
             raise error
         pause = self._next_pause(retries, asked_for(error))
-        if error is not None and self._hopeless(pause, retries):
+        if error is not None and self._is_exhausted(pause, retries):
             raise error
         self._failures += 1
         return pause
@@ -123,7 +123,7 @@ class Following:
         usual = self._parser.retry or retries.first
         return retries.pause(self._failures, max(asked, usual if self._failures == 0 else 0.0))
 
-    def _hopeless(self, pause: float, retries: Retries) -> bool:
+    def _is_exhausted(self, pause: float, retries: Retries) -> bool:
         if not self._known:
             return not retries.allows(self._failures)
         now = time.monotonic()
@@ -133,7 +133,7 @@ class Following:
     def _event(self, block: Block) -> Event:
         body = block.data.encode()
         data = decoded(body, dict[str, Any])
-        about = decoded(body, _Data)
+        about = decoded(body, _EventHeader)
         if block.kind == "store_dropped" and about.store == self.store:
             self.ended = True
         return Event(
@@ -147,43 +147,43 @@ class Following:
 
 
 class Block(NamedTuple):
-    """A block of a stream. ``data`` is empty in one that only says how far the stream has come."""
+    """A block of a stream. ``data`` is empty if the block only reports progress."""
 
     kind: str
     data: str
 
 
 class Parser:
-    """Takes a stream of server-sent events as it comes (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+    """Incremental parser of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 
-    ``last_id`` is the id of the last whole block that had one.
+    ``last_id`` is the id of the last complete block that had one.
     """
 
     def __init__(self) -> None:
         self.last_id = ""
         self.retry: float | None = None
-        """Seconds to wait before coming back, when the server has said so."""
-        self._start_over()
+        """Seconds to wait before reconnecting, if the server sent them."""
+        self._reset()
 
     def feed(self, chunk: bytes) -> Iterator[Block]:
-        """The blocks that have become whole. ``last_id`` moves with each that is taken."""
+        """Yield the blocks that ``chunk`` completes. ``last_id`` advances with each of them."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             if text := line.removesuffix(b"\r").decode("utf-8", "replace"):
                 self._field(text)
             else:
-                yield self._whole()
+                yield self._finish_block()
 
     def cut(self) -> None:
-        """The stream has ended; a block that is not whole counts for nothing."""
-        self._start_over()
+        """Discard an incomplete block after the stream has ended."""
+        self._reset()
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         self._rest = b""
-        self._forget()
+        self._clear_block()
 
-    def _forget(self) -> None:
-        self._kind, self._place = "", None
+    def _clear_block(self) -> None:
+        self._kind, self._id = "", None
         self._data: list[str] = []
 
     def _field(self, line: str) -> None:
@@ -191,19 +191,19 @@ class Parser:
         value = value.removeprefix(" ")
         match name:
             case "id":
-                self._place = value
+                self._id = value
             case "event":
                 self._kind = value
             case "data":
                 self._data.append(value)
             case "retry" if value.isdecimal():
                 self.retry = int(value[:9]) / 1000
-            case _:  # a comment, or what later versions may add
+            case _:  # a comment, or a field of later versions
                 pass
 
-    def _whole(self) -> Block:
+    def _finish_block(self) -> Block:
         block = Block(self._kind or "message", "\n".join(self._data))
-        if self._place is not None:
-            self.last_id = self._place
-        self._forget()
+        if self._id is not None:
+            self.last_id = self._id
+        self._clear_block()
         return block

@@ -1,4 +1,4 @@
-"""The exchange format on its way: lines into blocks of a request's body, blocks of an answer's body into lines."""
+"""Streaming of the exchange format: lines into blocks of a request body, and blocks of an answer into lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, 
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -23,19 +23,19 @@ from kgserve.platform.codecs import convert, json_decoder
 T = TypeVar("T")
 
 UPLOAD_BLOCK_BYTES = 256 << 10
-"""Bytes of a body that are sent at a time."""
+"""Maximum size of an uploaded block in bytes."""
 
 Line = Mapping[str, Any] | NodeInput | EdgeInput | StoreLine
-"""One line: a mapping with ``kind``, or a Struct. Structs of inject are given their kind here."""
+"""A line of an import: a mapping with ``kind``, or a Struct. The kind of inject's Structs is added automatically."""
 
 Source = str | os.PathLike[str] | bytes | Iterable[Line | bytes] | AsyncIterable[Line | bytes]
-"""What an import is made of: a file's path, lines, or text in pieces that may end anywhere (bytes)."""
+"""Source of an import: a file's path, lines, or pieces of text (bytes) that may end within a line."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Upload:
-    """The body of an import, taken from its source once, as it is sent."""
+    """Body of an import. Reads its source once, while it is sent."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -43,19 +43,19 @@ class Upload:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it comes out the same when it is taken once more."""
+        """True if the source can be read again with the same result."""
         return isinstance(self._source, str | os.PathLike | bytes)
 
     def blocks(self) -> Generator[bytes]:
-        """The body, block by block. Raises InvalidInput for a line that is none."""
+        """Yield the body in blocks. Raises InvalidInput for an invalid line."""
         if isinstance(self._source, AsyncIterable):
-            raise InvalidInput("this client is not asynchronous; give import_ an iterable that can be looped over")
+            raise InvalidInput("this client is synchronous; pass import_ a synchronous iterable")
         self.begun = True
         if isinstance(self._source, str | os.PathLike):
             with Path(self._source).open("rb") as file:
                 yield from iter(partial(file.read, UPLOAD_BLOCK_BYTES), b"")
             return
-        pending = _Pending()
+        pending = _BlockBuffer()
         for item in (self._source,) if isinstance(self._source, bytes) else self._source:
             if pending.add(item):
                 yield pending.take()
@@ -63,14 +63,14 @@ class Upload:
             yield rest
 
     async def blocks_async(self) -> AsyncGenerator[bytes]:
-        """The same; sources that may block are read in a thread."""
+        """Yield the body in blocks; sources that may block are read in a thread."""
         if not isinstance(self._source, AsyncIterable):
             blocks = self.blocks()
             while block := await anyio.to_thread.run_sync(next, blocks, b""):
                 yield block
             return
         self.begun = True
-        pending = _Pending()
+        pending = _BlockBuffer()
         async for item in self._source:
             if pending.add(item):
                 yield pending.take()
@@ -78,15 +78,15 @@ class Upload:
             yield rest
 
 
-class _Pending:
-    """Lines that wait until they are a block."""
+class _BlockBuffer:
+    """Buffer that collects lines into blocks."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, item: Line | bytes) -> bool:
-        """Whether there is enough for a block."""
+        """Add a line. Return True when the buffer has the size of a block."""
         part = item if isinstance(item, bytes) else _line(item)
         self._parts.append(part)
         self._size += len(part)
@@ -99,11 +99,11 @@ class _Pending:
 
 
 def json_body(value: Any) -> bytes:
-    """A value as JSON. Raises InvalidInput when it has no such form."""
+    """Encode a value as JSON. Raises InvalidInput when that is impossible."""
     try:
         return _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"this cannot be written as JSON: {error}") from error
+        raise InvalidInput(f"the value cannot be encoded as JSON: {error}") from error
 
 
 def _line(item: Line) -> bytes:
@@ -114,54 +114,54 @@ def _line(item: Line) -> bytes:
             kind = "node" if isinstance(item, NodeInput) else "edge"
             return json_body({"kind": kind, **msgspec.to_builtins(item)}) + b"\n"
         case _:  # pyright: ignore[reportUnnecessaryComparison] - callers may not check types
-            raise InvalidInput(f"a line of an import is a mapping, a Struct or bytes, not {type(item).__name__}")
+            raise InvalidInput(f"a line of an import must be a mapping, a Struct or bytes, not {type(item).__name__}")
 
 
 class Decoder(Protocol[T]):
-    """Takes an answer's body as it comes and gives what is whole in it."""
+    """Incremental decoder of a streamed answer."""
 
     about: dict[str, Any]
 
     def feed(self, block: bytes) -> list[T]:
-        """What has become whole."""
+        """Return the items that ``block`` completes."""
         ...
 
     def finish(self) -> list[T]:
-        """The rest. Raises Interrupted when something is missing."""
+        """Return the remaining items. Raises Interrupted when the answer is incomplete."""
         ...
 
 
-class LineDecoder(Generic[T]):
-    """Lines of JSON, each decoded by itself."""
+class LineDecoder(Decoder[T]):
+    """Decoder of JSON lines."""
 
     def __init__(self, decode: Callable[[bytes], list[T]]) -> None:
-        """``decode`` takes whole lines."""
+        """Initialize with ``decode``, which takes complete lines."""
         self.about: dict[str, Any] = {}
         self._decode = decode
         self._rest = b""
 
+    @override
     def feed(self, block: bytes) -> list[T]:
-        """What has become whole."""
         whole, newline, rest = block.rpartition(b"\n")
         if not newline:
             self._rest += block
             return []
         lines, self._rest = self._rest + whole, rest
-        return self._decoded(lines)
+        return self._decode_lines(lines)
 
+    @override
     def finish(self) -> list[T]:
-        """The last line, when it has no end. Raises Interrupted when it is a part of one."""
         lines, self._rest = self._rest, b""
         try:
-            return self._decoded(lines) if lines else []
+            return self._decode_lines(lines) if lines else []
         except Unintelligible as error:
-            raise Interrupted("the answer broke off in the middle of a line") from error
+            raise Interrupted("the answer ended within a line") from error
 
-    def _decoded(self, lines: bytes) -> list[T]:
+    def _decode_lines(self, lines: bytes) -> list[T]:
         try:
             return self._decode(lines)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Unintelligible(f"the answer is not one of kgserve's: {error}") from error
+            raise Unintelligible(f"the answer is not from kgserve: {error}") from error
 
 
 ExportLine = NodeLine | EdgeLine | HeadLine | StoreLine
@@ -170,22 +170,22 @@ _row_lines = json_decoder(list[Any] | dict[str, Any]).decode_lines
 
 
 def export_decoder() -> Decoder[ExportLine]:
-    """Nodes and edges of an export."""
+    """Return a decoder of exported nodes and edges."""
     return LineDecoder[ExportLine](_export_lines)
 
 
 class RowDecoder(LineDecoder[list[Any]]):
-    """Rows of a Cypher answer; ``about`` has the columns and types once they came, and counts in the end."""
+    """Decoder of Cypher rows. ``about`` holds the columns and types once they have arrived, and counts at the end."""
 
     def __init__(self) -> None:
         super().__init__(self._rows)
 
     @override
+    @override
     def finish(self) -> list[list[Any]]:
-        """The rest. Raises Interrupted when the closing line never came."""
         rows = super().finish()
         if "row_count" not in self.about:
-            raise Interrupted("the rows broke off before their end")
+            raise Interrupted("the rows ended before their closing line")
         return rows
 
     def _rows(self, lines: bytes) -> list[list[Any]]:
@@ -201,12 +201,12 @@ class RowDecoder(LineDecoder[list[Any]]):
 
 
 SEQUENCE_RESPONSE_HEADER = "kgserve-sequence"
-"""Header of an export: the commit that it shows."""
+"""Response header of an export: the sequence of its snapshot."""
 
 
 @contextmanager
 def complete(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
-    """A file beside ``path`` that takes its place in the end; whatever goes wrong inside leaves what was there."""
+    """Yield a temporary file that replaces ``path`` at the end; an error leaves the existing file unchanged."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")
     try:

@@ -1,7 +1,8 @@
-"""The operations that are more than a request and its answer: that stream, come in pages, or are sent in several forms.
+"""Client operations that are more than a request and an answer: streams, pages, and several request formats.
 
-A function makes the request and knows how its answer is read; the rest of them, in `kgserve.client.operations`, are
-made from the table of operations. Parameters, their defaults and descriptions here are those of the clients' methods.
+Each function builds a request and determines how its answer is decoded. The other operations, in
+`kgserve.client.operations`, are generated from the table of operations. Names, defaults and docstrings of the functions
+are those of the client's methods.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.storage.model.store_settings import ConflictPolicy, IndexesKept, Keeping
 
 QUERY_TIMEOUT_MARGIN_SECONDS = 30.0
-"""Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""
+"""Seconds added to a query's time limit, because it may wait in a queue."""
 
 _STORE_PATH = "/api/memory/{store}"
 OPENAPI_ROUTE = Route("openapi", "GET", "/openapi.json", dict[str, Any])
@@ -51,26 +52,26 @@ ANCESTORS_ROUTE = Route("ancestors", "GET", "/api/v1/memories/{id}/ancestors", l
 
 
 class Paged(msgspec.Struct, frozen=True):
-    """A list of nodes that comes in pages."""
+    """A paginated list of nodes."""
 
     store: str
-    wanted: NodesQuery
+    query: NodesQuery
 
     def page(self, cursor: str | None = None) -> ClientRequest[NodePage]:
-        """The first page, or the one that the ``next_cursor`` of another names."""
-        offset = 0 if cursor else self.wanted.offset
-        # The nodes of both can be read alike, but for what compact ones have not.
-        route = cast("Route[NodePage]", COMPACT_NODES_ROUTE) if self.wanted.compact else NODES_ROUTE
-        return route.ask(self.store, msgspec.structs.replace(self.wanted, cursor=cursor, offset=offset))
+        """Return the request for the first page, or for the page after ``cursor``."""
+        offset = 0 if cursor else self.query.offset
+        # compact nodes are decoded alike; they only lack fields
+        route = cast("Route[NodePage]", COMPACT_NODES_ROUTE) if self.query.compact else NODES_ROUTE
+        return route.ask(self.store, msgspec.structs.replace(self.query, cursor=cursor, offset=offset))
 
 
 def openapi() -> ClientRequest[dict[str, Any]]:
-    """Get the server's description of its interface, OpenAPI 3.1."""
+    """Return the server's OpenAPI 3.1 description."""
     return OPENAPI_ROUTE.call({})
 
 
 def browser_key(role: Literal["read", "write"] = "read") -> ClientRequest[BrowserKey]:
-    """Create an API key for a page in a browser, for 12 hours. It ends with the key that asks for it, or the server."""
+    """Create an API key for a browser page, valid for 12 hours, or until its parent key or the server ends."""
     return BROWSER_KEY_ROUTE.call({}, body={"role": role})
 
 
@@ -86,11 +87,11 @@ def create(  # noqa: PLR0913 - the fields of the request
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreAnswer]:
-    """Create an empty store with settings; one that exists stays as it is. The first inject creates a store as well.
+    """Create an empty store with settings. An existing store is unchanged. The first inject also creates a store.
 
-    ``display_name`` is the ``name`` among its settings.
+    ``display_name`` is the ``name`` among the settings.
     """
-    body = _chosen(
+    body = _given_settings(
         name=display_name,
         conflict_policy=conflict_policy,
         kind_whitelist=kind_whitelist,
@@ -115,14 +116,13 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> ClientRequest[StoreSettingsAnswer]:
-    """Change the store's settings: what is None stays, what is empty is cleared.
+    """Change the store's settings. None leaves a setting unchanged; an empty value resets it.
 
-    ``indexes`` is what search finds by: "none", "words", "words+meaning", or "default", as the server has it;
-    ``history`` is what is kept of former states: "all", "none", or those that ended in so many last days;
-    ``memory`` is how it remembers, merged by field. Raises InvalidInput, whose ``errors`` name every place, and
-    NotFound.
+    ``indexes``: "none", "words", "words+meaning", or "default" for the server's default. ``history``: previous states
+    to keep: "all", "none", or a number of days. ``memory``: memory settings, merged by field. Raises InvalidInput,
+    whose ``errors`` list every invalid field, and NotFound.
     """
-    body = _chosen(
+    body = _given_settings(
         name=name,
         conflict_policy=conflict_policy,
         kind_whitelist=kind_whitelist,
@@ -135,10 +135,10 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
     return UPDATE_SETTINGS_ROUTE.ask(store, body)
 
 
-def _chosen(
+def _given_settings(
     *, kind_whitelist: Iterable[str] | None = None, indexed_attributes: Iterable[str] | None = None, **others: object
 ) -> dict[str, object]:
-    """The settings that are not None, as they are sent."""
+    """Return the settings that are not None as a request body."""
     several = {"kind_whitelist": kind_whitelist, "indexed_attributes": indexed_attributes}
     lists = {name: list(values) for name, values in several.items() if values is not None}
     return {name: value for name, value in others.items() if value is not None} | lists
@@ -156,30 +156,30 @@ def nodes(  # noqa: PLR0913 - the fields of the query
     offset: int = 0,
     compact: bool = False,
 ) -> Paged:
-    """List nodes by id, or those of some types, fetched ``page_size`` at a time (1 to 1,000).
+    """List nodes ordered by id, optionally only of some types, fetched ``page_size`` (1 to 1,000) at a time.
 
-    With ``tags`` only those that have all of them, with ``attributes`` those that have all of these with these values.
-    ``offset`` passes over the first, at most 10,000; ``compact`` leaves out contents, attributes and who wrote what.
+    ``tags``: only nodes with all of them. ``attributes``: only nodes with all of these values. ``offset``: number of
+    nodes to skip, at most 10,000. ``compact``: omit contents, attributes and authors.
     """
     types = [] if type is None else [type] if isinstance(type, str) else [*type]
     having = None if attributes is None else json_body(attributes).decode()
-    wanted = NodesQuery(
+    query = NodesQuery(
         type=types,
         tag=list(tags),
         attributes=having,
         limit=page_size,
-        as_of=_moment(as_of),
+        as_of=_as_of_text(as_of),
         valid_at=valid_at,
         offset=offset,
         compact=compact,
     )
-    return Paged(store, wanted)
+    return Paged(store, query)
 
 
 def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> ClientRequest[PutNodeAnswer]:
-    """Write a version of a node, whole: what is left out becomes empty. Without an id a new node is created.
+    """Write a complete version of a node: omitted fields become empty. Without an id, a new node is created.
 
-    Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed.
+    Raises ConflictManual with the written node when it becomes a conflicting head, and KindNotAllowed.
     """
     return PUT_NODE_ROUTE.ask(store, node, idempotent=False)
 
@@ -187,7 +187,10 @@ def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> ClientRequ
 def entity_history(
     store: str, entity_id: str, *, limit: int = 1000, after_sequence: int | None = None
 ) -> ClientRequest[list[EntityVersion]]:
-    """List the versions of an entity, oldest first; ``after_sequence`` is the sequence of the previous page's last."""
+    """List the versions of an entity, oldest first.
+
+    ``after_sequence``: sequence of the previous page's last version.
+    """
     asked = EntityHistoryRequest(entity_id=entity_id, limit=limit, after_sequence=after_sequence or 0)
     return ENTITY_HISTORY_ROUTE.ask(store, asked)
 
@@ -201,7 +204,7 @@ def children(
     layer: int | None = None,
     as_of: int | str | None = None,
 ) -> ClientRequest[list[PlacedMemory]]:
-    """List the memories directly below one, in the order of ids; ``cursor`` is the last id of the previous page."""
+    """List the direct children of a memory, ordered by id. ``cursor``: last id of the previous page."""
     return CHILDREN_ROUTE.ask(store, _below(memory_id, limit, cursor, layer, as_of))
 
 
@@ -214,9 +217,9 @@ def descendants(
     layer: int | None = None,
     as_of: int | str | None = None,
 ) -> ClientRequest[list[PlacedMemory]]:
-    """List the memories below one at any depth, in the order of ids; ``cursor`` is the last id of the previous page.
+    """List all descendants of a memory, ordered by id. ``cursor``: last id of the previous page.
 
-    Of one layer among very many others a page may be short or empty though more come; the header `Link` of REST tells.
+    With ``layer``, a page may be short or empty although more follow. REST reports that in the header `Link`.
     """
     return DESCENDANTS_ROUTE.ask(store, _below(memory_id, limit, cursor, layer, as_of))
 
@@ -224,15 +227,15 @@ def descendants(
 def ancestors(
     store: str, memory_id: str, *, layer: int | None = None, as_of: int | str | None = None
 ) -> ClientRequest[list[PlacedMemory]]:
-    """List the memories above one, nearest first."""
-    return ANCESTORS_ROUTE.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_moment(as_of)))
+    """List the ancestors of a memory, nearest first."""
+    return ANCESTORS_ROUTE.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_as_of_text(as_of)))
 
 
 def _below(memory_id: str, limit: int, cursor: str | None, layer: int | None, as_of: int | str | None) -> BelowRequest:
-    return BelowRequest(memory_id=memory_id, limit=limit, cursor=cursor, layer=layer, as_of=_moment(as_of))
+    return BelowRequest(memory_id=memory_id, limit=limit, cursor=cursor, layer=layer, as_of=_as_of_text(as_of))
 
 
-def _moment(as_of: int | str | None) -> str | None:
+def _as_of_text(as_of: int | str | None) -> str | None:
     return None if as_of is None else str(as_of)
 
 
@@ -245,7 +248,7 @@ def search_batch(
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> ClientRequest[BatchHits]:
-    """Run 1 to 8 searches and merge the results; a text alone is a variant with default options."""
+    """Run 1 to 8 searches and merge the results. A plain string is a search with default options."""
     variants = [{"query": each} if isinstance(each, str) else each for each in queries]
     asked = {"queries": variants, "limit": limit, "at_least": at_least, "as_of": as_of, "valid_at": valid_at}
     return SEARCH_BATCH_ROUTE.ask(store, asked)
@@ -260,9 +263,9 @@ def cypher(
     timeout_ms: int | None = None,
     max_rows: int | None = None,
 ) -> ClientRequest[CypherResult]:
-    """Run one Cypher statement; ``params`` are the values of its $names. Writes are not retried.
+    """Run one Cypher statement. ``params``: values of its $names. Writes are not retried.
 
-    Raises InvalidInput, which says where in the query, Forbidden for what is not allowed, and TimedOut.
+    Raises InvalidInput with the position in the query, Forbidden for disallowed statements, and TimedOut.
     """
     return _cypher(
         store, CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows), params, JSON_MEDIA_TYPE
@@ -278,28 +281,29 @@ def cypher_rows(
     timeout_ms: int | None = None,
     max_rows: int | None = None,
 ) -> Streamed[list[Any]]:
-    """Stream the rows of a Cypher statement, one list after another.
+    """Stream the rows of a Cypher statement as lists.
 
-    ``about`` of the stream holds columns and types with the first row, and row_count, truncated and took_ms at the end.
+    The stream's ``about`` holds columns and types from the first row on, and row_count, truncated and took_ms at the
+    end.
     """
-    wanted = CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows)
-    return Streamed(_cypher(store, wanted, params, NDJSON_MEDIA_TYPE), RowDecoder)
+    request = CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows)
+    return Streamed(_cypher(store, request, params, NDJSON_MEDIA_TYPE), RowDecoder)
 
 
 def import_(store: str, source: Source) -> ClientRequest[ImportAnswer]:
-    """Import a file (by its path), lines (mappings with ``kind``, Structs) or pieces of text (bytes).
+    """Import a file (by path), lines (mappings with ``kind``, or Structs), or pieces of text (bytes).
 
-    Memory stays flat however long it is. Wrong lines are left out and listed in the answer. When the connection breaks,
-    batches that were committed stay; it is never repeated by itself, and sending the same again completes it.
+    Uses constant memory. Invalid lines are skipped and listed in the answer. If the connection breaks, committed
+    batches remain. The import is not retried automatically; sending the same source again completes it.
 
-    A server refuses a body that brings nothing for 20 s (its `--body-timeout`): cut a source that is silent for longer,
-    such as a queue, into several imports.
+    The server rejects a body without data for 20 s (its `--body-timeout`). Split a source that pauses for longer, such
+    as a queue, into several imports.
     """
     return IMPORT_ROUTE.call({"store": store}, body=Upload(source), store=store, wait=None)
 
 
 def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
-    """Stream all nodes and then all edges of one snapshot, line by line. Raises Interrupted when it breaks off."""
+    """Stream all nodes and then all edges of one snapshot, line by line. Raises Interrupted when the stream breaks."""
     asked = {"as_of": as_of, "valid_at": valid_at}
     return Streamed(EXPORT_ROUTE.ask(store, asked, headers={"Accept": NDJSON_MEDIA_TYPE}, wait=None), export_decoder)
 
@@ -313,10 +317,11 @@ def store_events(
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
 ) -> Following:
-    """Stream the changes of the store: from now on, or after a sequence or an event's id.
+    """Stream the changes of the store from now on, after a sequence, or after an event's id.
 
-    A connection that is lost is made again where it was, for ``give_up_after`` seconds (None: for ever); then comes
-    Unreachable. Ends when the store is dropped. Raises NotFound, and Gone when the journal no longer reaches back.
+    A lost connection is resumed at the same position for ``give_up_after`` seconds (None: no limit), then Unreachable
+    is raised. The stream ends when the store is dropped. Raises NotFound, and Gone when the journal no longer reaches
+    back.
     """
     query = {"kinds": _joined(kinds), "types": _joined(types)}
     return Following(STORE_EVENTS_ROUTE, store, query, (since, last_event_id), give_up_after)
@@ -331,18 +336,18 @@ def events(
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
 ) -> Following:
-    """Stream the changes of several stores, or of all present and future ones."""
+    """Stream the changes of several stores, or of all current and future ones."""
     query = {"store": _joined(stores), "kinds": _joined(kinds), "types": _joined(types)}
     return Following(EVENTS_ROUTE, None, query, (since, last_event_id), give_up_after)
 
 
 def _cypher(
-    store: str, wanted: CypherRequest, params: Mapping[str, Any] | None, accept: str
+    store: str, request: CypherRequest, params: Mapping[str, Any] | None, accept: str
 ) -> ClientRequest[CypherResult]:
-    wait = msgspec.UNSET if wanted.timeout_ms is None else wanted.timeout_ms / 1000 + QUERY_TIMEOUT_MARGIN_SECONDS
-    wanted.params = dict(params or {})
-    reading = wanted.mode == "read"
-    return CYPHER_ROUTE.ask(store, wanted, headers={"Accept": accept}, wait=wait, idempotent=reading)
+    wait = msgspec.UNSET if request.timeout_ms is None else request.timeout_ms / 1000 + QUERY_TIMEOUT_MARGIN_SECONDS
+    request.params = dict(params or {})
+    reading = request.mode == "read"
+    return CYPHER_ROUTE.ask(store, request, headers={"Accept": accept}, wait=wait, idempotent=reading)
 
 
 def _joined(names: Iterable[str]) -> str | None:

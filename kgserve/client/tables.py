@@ -1,4 +1,4 @@
-"""Answers as tables of Arrow; pyarrow is imported here alone."""
+"""Answers as Arrow tables. The only module of the client that imports pyarrow."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
 
 
 def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
-    """One row per node. Its store is told where a walk goes through several; of what is missing there is no more."""
+    """Return a table with one row per node.
+
+    ``store`` is set if the traversal spans stores; missing nodes have no other data.
+    """
     times = {name: [getattr(node, name) or None for node in nodes] for name in ("created_at", "updated_at")}
     return pa.table(
         {
-            **_entities(nodes),
+            **_node_columns(nodes),
             **_columns(nodes, depth=pa.int32(), version=pa.int64(), sequence=pa.int64()),
             **{name: pa.array(texts, pa.string()).cast(_TIMESTAMP_TYPE) for name, texts in times.items()},
             "store": pa.array([node.store or None for node in nodes], pa.string()),
@@ -43,31 +46,31 @@ def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
 
 
 def hits_table(hits: Sequence[SearchHit]) -> pa.Table:
-    """One row per hit, best first."""
+    """Return a table with one row per hit, best first."""
     real = pa.float64()
     scores = _columns(hits, score=real, keyword_score=real, semantic_score=real, hops=pa.int32())
-    return pa.table(_entities([hit.node for hit in hits]) | scores)
+    return pa.table(_node_columns([hit.node for hit in hits]) | scores)
 
 
 def batch_table(hits: Sequence[BatchHit]) -> pa.Table:
-    """One row per hit, best first."""
+    """Return a table with one row per hit, best first."""
     scores = _columns(hits, score=pa.float64(), queries_matched=pa.list_(pa.int32()))
-    return pa.table(_entities([hit.node for hit in hits]) | scores)
+    return pa.table(_node_columns([hit.node for hit in hits]) | scores)
 
 
-def _entities(nodes: Sequence[Node]) -> dict[str, pa.Array]:
-    """What tables of nodes and of hits begin with."""
+def _node_columns(nodes: Sequence[Node]) -> dict[str, pa.Array]:
+    """Return the first columns of tables of nodes and of hits."""
     attributes = pa.array([_text(node.attributes) for node in nodes], pa.string())
     return _columns(nodes, id=pa.string(), type=pa.string(), content=pa.string()) | {"attributes": attributes}
 
 
 def _columns(things: Sequence[Any], **types: pa.DataType) -> dict[str, pa.Array]:
-    """Fields of some things as columns of these types."""
+    """Return attributes of ``things`` as columns of the given types."""
     return {name: pa.array([getattr(each, name) for each in things], kind) for name, kind in types.items()}
 
 
 def edges_table(edges: Sequence[Edge]) -> pa.Table:
-    """One row per edge; its columns bear the names of the JSON."""
+    """Return a table with one row per edge, with the JSON's names as column names."""
     return pa.table(
         {
             "from": pa.array([edge.source for edge in edges], pa.string()),
@@ -82,7 +85,7 @@ def edges_table(edges: Sequence[Edge]) -> pa.Table:
 
 
 def rows_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """One column per column; ``types`` are the engine's names, and Arrow's where there is one of the same meaning."""
+    """Return a table of the rows; ``types`` are the engine's type names, mapped to Arrow types where possible."""
     arrays = [_array([row[place] for row in rows], kind) for place, kind in enumerate(types)]
     return pa.Table.from_arrays(arrays, names=list(columns))
 

@@ -1,4 +1,4 @@
-"""What goes over the wire, without sending it: requests, how their answers are read, and which server is meant."""
+"""Requests and the decoding of answers, without I/O, and the selection of the server."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 
 
 class ClientRequest(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One request, ready to be sent. ``wait`` is how many seconds the server may be silent; None is for ever.
+    """One request, ready to be sent. ``wait``: seconds that the server may be silent; None for no limit.
 
-    ``idempotent``: done twice it comes to the same as once. ``store`` and ``asked`` are what it was made of: the store
-    that it is about, and the request, for whoever carries it out where it is.
+    ``idempotent``: repeating the request has no further effect. ``store`` and ``asked``: the store and the request
+    object that it was built from, for execution without a network.
     """
 
     route: Route[T]
@@ -51,18 +51,18 @@ class ClientRequest(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     @property
     def spent(self) -> bool:
-        """Whether something of its body has been taken: an import that was begun is never sent again."""
+        """True once an import's body was partly sent, which rules out a retry."""
         return isinstance(self.body, Upload) and self.body.begun
 
     def decode(self, body: bytes) -> T:
-        """The answer. Raises Unintelligible."""
+        """Decode the answer. Raises Unintelligible."""
         return decoded(body, self.route.answer)
 
 
 class Route(msgspec.Struct, Generic[T], frozen=True):
-    """A method of a path, and what it answers with; a stream's parts are read by its decoder.
+    """Method, path and answer type of a request; the items of a stream have their own decoder.
 
-    What only ``reads`` a store may be answered from a copy of it.
+    ``reads``: the request only reads a store, so a replica can answer it. ``in_body``: the fields are sent in the body.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
     reads: bool = False
 
     def ask(self, store: str | None, asked: Any = None, **more: Any) -> ClientRequest[T]:
-        """The call for a request: a Struct or a mapping, whose fields go where the route wants them."""
+        """Return the call for a request object: a Struct or mapping, whose fields fill the path, query or body."""
         fields = _fields(asked)
         parts = {name: fields.pop(name) for name in _PATH_PARAMETER.findall(self.path) if name in fields}
         query, body = ({}, asked and fields) if self.in_body else (fields, None)
@@ -84,7 +84,9 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
     def call(
         self, parts: Mapping[str, str], query: Query | None = None, body: Any = None, **more: Any
     ) -> ClientRequest[T]:
-        """A request. ``parts`` fill the path; what is None is left out of the query; Structs and dicts become JSON.
+        """Return a call.
+
+        ``parts`` fill the path; None values are omitted from the query; Structs and dicts become JSON.
 
         A parameter with several values is repeated.
         """
@@ -101,26 +103,26 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
 
 
 def _query_value(value: Any) -> Any:
-    r"""Return a list with the commas within its items as ``\,``: others separate items."""
+    r"""Return a list with commas within items escaped as ``\,``, because commas separate items."""
     if isinstance(value, list | tuple):
         return [each.replace(",", r"\,") if isinstance(each, str) else each for each in value]
     return value
 
 
 class Streamed(msgspec.Struct, Generic[U], frozen=True):
-    """A request whose answer is read in parts while it comes."""
+    """A request whose answer is decoded incrementally."""
 
     call: ClientRequest[Any]
     decoder: Callable[[], Decoder[U]]
 
 
 def _segment(text: str) -> str:
-    """One segment of a path. Segments of dots would be taken for steps in it."""
+    """Return one segment of a path. Dot segments are escaped, because clients and proxies resolve them."""
     return text.replace(".", "%2E") if text in {".", ".."} else quote(text, safe="")
 
 
 def _fields(asked: Any) -> dict[str, Any]:
-    """A request by the names that it has on the wire."""
+    """Return the fields of a request by their wire names."""
     if isinstance(asked, msgspec.Struct):
         names = zip(asked.__struct_encode_fields__, asked.__struct_fields__, strict=True)
         return {wire: getattr(asked, field) for wire, field in names}
@@ -128,24 +130,24 @@ def _fields(asked: Any) -> dict[str, Any]:
 
 
 DEFAULT_REQUEST_TIMEOUT_SECONDS = 60.0
-"""Seconds that an answer may take, unless told otherwise."""
+"""Default time limit of an answer in seconds."""
 SERVER_CONNECT_TIMEOUT_SECONDS = 2.0
-"""Seconds that a server may take to accept a connection."""
-# The server closes connections that were idle for 5 s; one taken up at that very moment would break.
+"""Timeout in seconds of connecting to a server."""
+# The server closes connections that were idle for 5 s; reusing one at that moment would break it.
 CONNECTION_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0)
 
 
 def limit(call: ClientRequest[Any], usual: float | None) -> httpx.Timeout:
-    """The time limits of a call; ``usual`` is the client's own, in seconds."""
+    """Return the time limits of a call; ``usual`` is the client's own limit in seconds."""
     wait = usual if isinstance(call.wait, msgspec.UnsetType) else call.wait
     return httpx.Timeout(wait, connect=SERVER_CONNECT_TIMEOUT_SECONDS, pool=None)
 
 
 def method(build: Callable[..., Any], give: Callable[[Any, Any], Any], returns: str = "{}", *, of_store: bool) -> Any:
-    """A method that gives what a connection makes of what ``build`` describes; a store's methods know its name already.
+    """Return a client method that builds a request with ``build`` and passes it to ``give`` with the connection.
 
-    It is shown with name, description and parameters of ``build``. In ``returns``, ``{}`` stands for what the request
-    that ``build`` makes is answered with.
+    Methods of a store pass its name automatically. The method has the name, docstring and parameters of ``build``. In
+    ``returns``, ``{}`` stands for the answer type of the request.
     """
 
     def waiting(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -154,12 +156,12 @@ def method(build: Callable[..., Any], give: Callable[[Any, Any], Any], returns: 
     async def awaited(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return await waiting(self, *args, **kwargs)
 
-    made = awaited if inspect.iscoroutinefunction(give) else waiting
-    _show(made, build, returns, of_store=of_store)
-    return made
+    bound = awaited if inspect.iscoroutinefunction(give) else waiting
+    _copy_signature(bound, build, returns, of_store=of_store)
+    return bound
 
 
-def _show(made: Any, build: Callable[..., Any], returns: str, *, of_store: bool) -> None:
+def _copy_signature(made: Any, build: Callable[..., Any], returns: str, *, of_store: bool) -> None:
     signature = inspect.signature(build)
     given = list(signature.parameters.values())[1 if of_store else 0 :]
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -172,24 +174,23 @@ def _show(made: Any, build: Callable[..., Any], returns: str, *, of_store: bool)
 
 
 MAX_OWNER_REDIRECTS = 5
-"""So often one call is sent on: a store has one owner, and may move while it is asked for."""
+"""Maximum number of redirects of one call to the owner of its store, which may move meanwhile."""
 
 
 class Target:
-    """A server: named by its URL, or the one that serves a data folder, wherever it listens at the time.
+    """A server: given by its URL, or the one that currently serves a data folder.
 
-    Several URLs, separated by commas, are nodes of one cluster, of which any may be asked. Where the stores are that
-    the others serve is remembered. With ``copies`` whoever is asked may answer reads from a copy, which has what this
-    client wrote and saw before.
+    Several URLs, separated by commas, are nodes of one cluster; any of them can be called. The owners of stores are
+    cached. With ``copies``, replicas may answer reads if they contain this client's previous writes and reads.
     """
 
     def __init__(
         self, url: str | None, data: str | os.PathLike[str] | None, key: str | None, *, copies: bool = False
     ) -> None:
-        """Raises InvalidInput for a URL that is none, and for settings in the environment that are wrong."""
+        """Locate the server. Raises InvalidInput for an invalid URL, and for invalid settings in the environment."""
         self._settings = load({"data_dir": data, "key": key})
-        self._urls = [] if url is None else [_checked(each) for each in url.split(",")]
-        self._places: dict[str, DiscoveredServer] = {}
+        self._urls = [] if url is None else [_validate_url(each) for each in url.split(",")]
+        self._owners: dict[str, DiscoveredServer] = {}
         self._copies = copies
         self._seen: dict[str, int] = {}
         self.address = self._find()
@@ -197,25 +198,25 @@ class Target:
 
     @property
     def addresses(self) -> int:
-        """How many nodes may be asked."""
+        """Number of nodes that can be called."""
         return max(len(self._urls), 1)
 
     @property
     def nearby(self) -> bool:
-        """Whether it is on this machine: proxies of the environment would be asked for 127.0.0.1."""
+        """True if all addresses are on this machine; then proxies from the environment must not be used."""
         return all(is_loopback(httpx.URL(url).host) for url in self._urls)
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request says beside its own: that of a server on this machine no answer need be made smaller."""
+        """Headers of each request. Answers from this machine are not compressed."""
         return {"Accept-Encoding": "identity"} if self.nearby else {}
 
     def look_again(self) -> None:
-        """A server that was started anew may have another port and certificate, and has another token.
+        """Locate the server again: after a restart, its port, certificate and token may differ.
 
-        Of several the next one is asked.
+        With several addresses, switch to the next one.
         """
-        self._places.clear()
+        self._owners.clear()
         if self._urls:
             self._urls.append(self._urls.pop(0))
             if len(self._urls) > 1:
@@ -226,36 +227,36 @@ class Target:
             self.authorities.load_verify_locations(cadata=self.address.certificate)
 
     def serving(self, call: ClientRequest[Any]) -> DiscoveredServer:
-        """Where a call is to be sent."""
-        return self.address if self._reads_copy(call) else self._places.get(_about(call), self.address)
+        """Return the server to send a call to."""
+        return self.address if self._reads_copy(call) else self._owners.get(_subject(call), self.address)
 
     def reading(self, call: ClientRequest[Any]) -> dict[str, str]:
-        """What a call that may be answered from a copy says of that."""
+        """Return the headers of a call that a replica may answer."""
         if not self._reads_copy(call):
             return {}
-        seen = self._seen.get(_about(call))
+        seen = self._seen.get(_subject(call))
         return {READ_FROM_HEADER: "copy"} | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
 
     def saw(self, call: ClientRequest[Any], answer: Any) -> None:
-        """Note of which commit an answer is: later ones from copies are not to be older."""
+        """Record the sequence of an answer, so that later answers from replicas are not older."""
         sequence = getattr(answer, "sequence", None)
         if call.route.name == "drop":
-            self._seen.pop(_about(call), None)
+            self._seen.pop(_subject(call), None)
         elif self._copies and call.store and isinstance(sequence, int):
             self._seen[call.store] = max(sequence, self._seen.get(call.store, 0))
 
     def forget(self, call: ClientRequest[Any]) -> None:
-        """Where a call was sent nobody answers, or who cannot: ask again where its store is."""
-        self._places.pop(_about(call), None)
+        """Forget the owner that a call was sent to, after it did not answer; the next call locates it again."""
+        self._owners.pop(_subject(call), None)
 
     def sent_on(self, call: ClientRequest[Any], response: httpx.Response) -> DiscoveredServer | None:
-        """The other node that serves the store, says an answer, where the call is to be sent again if it can be."""
+        """Return the node that a redirect names, if the call can be sent again; None otherwise."""
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
         if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not location.endswith(asked):
             return None
         found = at(location.removesuffix(asked), self._settings.data_dir).with_key(self._settings.key)
         if not self._reads_copy(call):
-            self._places[_about(call)] = found
+            self._owners[_subject(call)] = found
         return found if not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable) else None
 
     def _reads_copy(self, call: ClientRequest[Any]) -> bool:
@@ -271,27 +272,27 @@ class Target:
         return found.with_key(settings.key)
 
     def _authorities(self) -> ssl.SSLContext | bool:
-        """Whom to believe about certificates: the server of the data folder about its own, others as usual.
+        """Return the trusted certificates: the data folder's server's own, else the system's.
 
-        Loading the usual ones takes 40 ms, which plain HTTP has no use for.
+        Loading the system's takes 40 ms, so it is skipped for plain HTTP.
         """
         if self.address.url.startswith("https:") and self._urls and self.address.certificate is None:
             return True
         return trust(self.address.certificate or "")
 
 
-def _about(call: ClientRequest[Any]) -> str:
-    """What a call is about: a store, or what its path names."""
+def _subject(call: ClientRequest[Any]) -> str:
+    """Return the store of a call, else its path."""
     return call.store or call.path
 
 
-def _checked(url: str) -> str:
+def _validate_url(url: str) -> str:
     text = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
         parsed = httpx.URL(text)
     except httpx.InvalidURL as error:
-        raise InvalidInput(f"{url!r} is no address of a server: {error}") from error
-    odd = any(letter.isspace() for letter in text)
-    if odd or parsed.scheme not in {"http", "https"} or not parsed.host or parsed.query or parsed.fragment:
-        raise InvalidInput(f"{url!r} is no address of a server; one looks like http://127.0.0.1:8080")
+        raise InvalidInput(f"{url!r} is not a server address: {error}") from error
+    has_space = any(letter.isspace() for letter in text)
+    if has_space or parsed.scheme not in {"http", "https"} or not parsed.host or parsed.query or parsed.fragment:
+        raise InvalidInput(f"{url!r} is not a server address. Example: http://127.0.0.1:8080")
     return text

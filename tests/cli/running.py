@@ -67,7 +67,7 @@ def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | 
         log_as_before(),
     ):
         code = run([*map(str, arguments)])
-    assert "a defect in kgserve" not in _text(err), _text(err)
+    assert "internal error in kgserve" not in _text(err), _text(err)
     return Outcome(code, _text(out), _text(err))
 
 

@@ -103,7 +103,7 @@ def test_verify_tells_which_base_is_damaged(tmp_path: Path) -> None:
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     nothing = kgserve("backup", "--to", tmp_path / "backup", "--data", tmp_path / "data")
-    assert (nothing.code, "there is no data folder" in nothing.err) == (1, True)
+    assert (nothing.code, "does not exist" in nothing.err) == (1, True)
     with opened(tmp_path / "data", "a"):
         pass
     unknown = kgserve("backup", "b", "--to", tmp_path / "backup", "--data", tmp_path / "data")

@@ -156,12 +156,12 @@ def test_several_files_of_lines(command: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("import", "s"), "name the FILEs"),
+        (("import", "s"), "Specify the FILEs"),
         (("import", "s", "-", "--format", "parquet"), "cannot be read from standard input"),
-        (("import", "s", "-", "x"), "standard input goes alone"),
+        (("import", "s", "-", "x"), "`-` cannot be combined"),
         (("import", "s", "/no/such.csv"), "/no/such.csv"),
         (("import", "s", "/", "--format", "graphml"), "is a folder"),
-        (("export", "s", "--format", "csv"), "two files; name them with -o"),
+        (("export", "s", "--format", "csv"), "two files; specify them with -o"),
         (("export", "s", "-o", "/"), "is a folder"),
     ],
 )

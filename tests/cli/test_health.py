@@ -42,7 +42,7 @@ def test_probes_that_go_well_leave_no_lines(tmp_path: Path) -> None:
 def test_no_server(tmp_path: Path) -> None:
     done = kgserve("health", "--data", tmp_path, variables={"KGSERVE_PORT": "9"})
     assert (done.code, done.out) == (3, "")
-    assert f"no server serves {tmp_path}" in done.err
+    assert f"no server has opened {tmp_path}" in done.err
 
 
 def test_something_else_than_kgserve(server: Running) -> None:

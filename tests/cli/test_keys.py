@@ -26,7 +26,7 @@ BATCH = {"nodes": [{"id": "n", "type": "t", "content": "words"}], "edges": []}
 def created(data: Path, *options: str) -> str:
     done = kgserve("keys", "create", "--data", data, *options)
     assert done.code == 0, done.err
-    assert "shown this once" in done.err
+    assert "cannot be shown again" in done.err
     return done.out.strip()
 
 
@@ -85,10 +85,10 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     for command in (("list",), ("revoke", "one")):
         done = kgserve("keys", *command, "--data", folder)
-        assert (done.code, f"there is no data folder {folder}" in done.err) == (1, True)
+        assert (done.code, f"data folder {folder} does not exist" in done.err) == (1, True)
     assert not folder.exists()
     made = kgserve("keys", "create", "--data", folder, "--role", "read", "--name", "one")
-    assert (made.code, f"made the data folder {folder}" in made.err) == (0, True)
+    assert (made.code, f"created the data folder {folder}" in made.err) == (0, True)
 
 
 def test_damaged_keys_are_not_written_over(tmp_path: Path) -> None:

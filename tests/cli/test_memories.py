@@ -80,6 +80,6 @@ def test_consolidation_and_its_undoing(server: Running) -> None:
         assert store.memory_stats().total_memories == 2
         report = json.loads(said("--json"))
         assert store.memory_stats().total_memories == 1
-        assert "1 memory is back" in said("--undo", report["run"])
+        assert "1 memory was restored" in said("--undo", report["run"])
         assert store.memory_stats().total_memories == 2
         assert kgserve("consolidate", "consolidated", "--undo", "x", "--dry-run", "--server", server.url).code == 2

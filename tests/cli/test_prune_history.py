@@ -23,10 +23,10 @@ def states(server: Running, store: str) -> int:
 def test_it_says_how_many_states_went(server: Running) -> None:
     load(server, "some", 5)
     done = prune(server, "some", "--before", "3")
-    assert (done.code, done.out) == (0, "some: 2 states forgotten; its history is known from sequence 3 on\n")
+    assert (done.code, done.out) == (0, "some: 2 states deleted; its history is available from sequence 3 on\n")
     assert states(server, "some") == 3
-    assert prune(server, "some", "--before", "4").out.startswith("some: 1 state forgotten")
-    assert prune(server, "some", "--before", "7d").out.startswith("some: 0 states forgotten")
+    assert prune(server, "some", "--before", "4").out.startswith("some: 1 state deleted")
+    assert prune(server, "some", "--before", "7d").out.startswith("some: 0 states deleted")
     assert prune(server, "some", "--before", "2999-01-01T00:00:00Z").code == 0
     assert states(server, "some") == 1
 
@@ -34,14 +34,14 @@ def test_it_says_how_many_states_went(server: Running) -> None:
 def test_without_a_moment_the_settings_count(server: Running) -> None:
     load(server, "usual", 3)
     done = prune(server, "usual")
-    assert (done.code, done.out) == (0, "usual: 0 states forgotten; its history is known from the beginning on\n")
+    assert (done.code, done.out) == (0, "usual: 0 states deleted; its history is available from the beginning\n")
     assert states(server, "usual") == 3
 
 
 def test_the_data_folder_names_the_server(server: Running) -> None:
     load(server, "named", 2)
     done = kgserve("prune-history", "named", "--before", "2", "--data", server.data)
-    assert (done.code, done.out[:24]) == (0, "named: 1 state forgotten")
+    assert (done.code, done.out[:22]) == (0, "named: 1 state deleted")
 
 
 def test_what_it_cannot_do(server: Running) -> None:

@@ -44,13 +44,13 @@ def test_a_memory_by_the_four_verbs(server: Running) -> None:
     assert line == f"[{memory}] (decision, conf 1.00, just now) We ship Postgres 16. — about Alice"
     changed = json.loads(said(server, "retain", store, "We ship Postgres 17.", "--supersedes", memory, "--json"))
     assert changed["operations"][0]["type"] == "update"
-    assert "2 memories would be withdrawn" in said(server, "forget", store, memory, "--dry-run")
+    assert "2 memories would be forgotten" in said(server, "forget", store, memory, "--dry-run")
     assert "2 memories withdrawn" in said(server, "forget", store, memory, "--reason", "asked to")
     assert "2 memories brought back" in said(server, "forget", store, memory, "--undo")
     assert "2 memories would be erased" in said(server, "forget", store, memory, "--erase", "--dry-run")
     told = said(server, "forget", store, memory, "--erase")
     assert "2 memories erased" in told
-    assert "may still have it: unknown copies outside of this server" in told
+    assert "may still contain them: unknown copies outside of this server" in told
     assert "0 memories erased" in said(server, "forget", store, memory, "--erase")
     assert "looked at" in said(server, "reflect", store, "--dry-run")
     assert json.loads(said(server, "reflect", store, "--dry-run", "--json"))["dry_run"] is True
@@ -75,9 +75,9 @@ def test_lines_of_a_file_are_retained_in_batches(server: Running, tmp_path: Path
         "retain", "lines", "--file", "-", "--server", server.url, stdin='{"content": "x"}\n{"content": ""}'
     )
     assert refused.code == 1
-    assert "of lines 1 to 2 nothing is kept" in refused.err
+    assert "lines 1 to 2 were not stored" in refused.err
     wrong = kgserve("retain", "lines", "--file", "-", "--server", server.url, stdin="[]")
-    assert "line 1 is no JSON object" in wrong.err
+    assert "line 1 is not a JSON object" in wrong.err
     assert kgserve("retain", "lines", "--server", server.url).code == 2
     assert kgserve("retain", "lines", "--file", str(facts), "--about", "x", "--server", server.url).code == 2
 

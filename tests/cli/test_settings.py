@@ -28,7 +28,7 @@ def test_a_store_is_created_once_with_settings(server: Running) -> None:
     assert (found["name"], found["history"], found["memory.dedup"]) == ("The 1st", "90", "off")
     again = kgserve("create", "chosen", "history=30", "--server", server.url)
     assert again.code == 1
-    assert "keeps its settings" in again.err
+    assert "its settings are unchanged" in again.err
     assert shown(server, "chosen")["history"] == "90"
 
 
@@ -50,7 +50,7 @@ def test_settings_are_changed_one_by_one(server: Running) -> None:
     ("wrong", "code", "said"),
     [
         ("history", 2, "SETTING=VALUE"),
-        ("colour=red", 2, "there is no setting 'colour'"),
+        ("colour=red", 2, "unknown setting 'colour'"),
         ("memory.alpha=2", 1, "memory.alpha"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_store_is_dropped_by_who_means_it(server: Running) -> None:
     asked = kgserve("drop", "doomed", "--server", server.url)
     assert asked.code == 2
     assert "--yes" in asked.err
-    assert "another name" in answered("other", "drop", "doomed", "--server", server.url)
+    assert "the name does not match" in answered("other", "drop", "doomed", "--server", server.url)
     assert "doomed: dropped" in answered("doomed", "drop", "doomed", "--server", server.url)
     assert kgserve("settings", "doomed", "--server", server.url).code == 1
     kgserve("create", "doomed", "--server", server.url)
@@ -74,7 +74,7 @@ def test_a_store_is_dropped_by_who_means_it(server: Running) -> None:
     body = {"nodes": [{"id": "a", "type": "t"}], "edges": [edge]}
     httpx.post(f"{server.url}/api/memory/beside/inject", json=body).raise_for_status()
     gone = kgserve("drop", "doomed", "--yes", "--server", server.url)
-    assert gone.out == "doomed: dropped; edges of other stores that lead there still: 1\n"
+    assert gone.out == "doomed: dropped; 1 edges of other stores still lead to it\n"
     assert "no store" in kgserve("drop", "doomed", "--yes", "--server", server.url).err
 
 

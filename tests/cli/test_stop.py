@@ -20,7 +20,7 @@ def test_it_stops_the_server_of_a_folder_and_says_which(tmp_path: Path) -> None:
         assert server.process.wait(PATIENCE) == 0
     again = kgserve("stop", "--data", tmp_path)
     assert (again.code, again.out) == (3, "")
-    assert f"no server has {tmp_path}" in again.err
+    assert f"no server is running for {tmp_path}" in again.err
 
 
 def test_one_that_hangs_is_killed_by_force(tmp_path: Path) -> None:

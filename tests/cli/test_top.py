@@ -104,7 +104,7 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
             screen.see(r"^\s*kept\s")
             first.process.terminate()
             first.process.wait(PATIENCE)
-            screen.see(r"No answer since [\d:]+, trying again: ")
+            screen.see(r"No answer since [\d:]+, retrying: ")
             screen.see(r"^\s*kept\s")
             assert f"at {first.url}" in screen.shown
             with serving(data, variables=QUICK) as second:

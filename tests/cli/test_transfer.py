@@ -109,7 +109,7 @@ def test_no_server_is_an_exit_code_of_its_own(arguments: tuple[str, ...], tmp_pa
     missing = tmp_path / "none"
     for place, reason in (
         (("--server", f"127.0.0.1:{port}"), f"no server answers at http://127.0.0.1:{port}"),
-        (("--data", str(missing)), f"there is no data folder {missing}"),
+        (("--data", str(missing)), f"data folder {missing} does not exist"),
         ((), f"no server answers at http://127.0.0.1:{port}"),
     ):
         lost = kgserve(*arguments, *place, variables={"KGSERVE_PORT": str(port), "KGSERVE_DATA_DIR": str(missing)})
@@ -121,10 +121,10 @@ def test_a_data_folder_that_nobody_serves_is_not_taken_for_another(server: Runni
     elsewhere = {"KGSERVE_PORT": server.url.rpartition(":")[2]}
     for command in (("stores",), ("export", "x"), ("import", "x", "-"), ("reindex", "x")):
         lost = kgserve(*command, "--data", tmp_path / "typo", variables=elsewhere)
-        assert (lost.code, lost.err) == (3, f"kgserve: there is no data folder {tmp_path / 'typo'}\n")
+        assert (lost.code, lost.err) == (3, f"kgserve: data folder {tmp_path / 'typo'} does not exist\n")
     lost = kgserve("stores", "--data", tmp_path, variables=elsewhere)
     assert lost.code == 3
-    assert f"no server serves {tmp_path}" in lost.err
+    assert f"no server has opened {tmp_path}" in lost.err
 
 
 def test_what_is_no_address_is_wrong_usage() -> None:
@@ -182,7 +182,7 @@ def test_an_answer_from_something_else_is_one_sentence() -> None:
     with breaking_off(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>") as url:
         refused = kgserve("stores", "--server", url)
     assert refused.code == 1
-    assert "no answer of kgserve" in refused.err
+    assert "is not from kgserve" in refused.err
 
 
 def test_a_reader_that_leaves_early_is_no_defect(server: Running) -> None:

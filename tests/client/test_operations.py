@@ -175,7 +175,7 @@ def test_a_terminal_shows_a_walk_and_hits_as_lines(project: Store) -> None:
     hits = project.search("login", mode="keyword", at_least=done.sequence)
     [hit] = hits
     assert (len(hits), hits.hits) == (1, [hit])
-    assert repr(hits).startswith("<Hits: 1 hit, index at sequence 2, degraded: by words alone>\n  score   id     type")
+    assert repr(hits).startswith("<Hits: 1 hit, index at sequence 2, degraded: keywords only>\n  score   id     type")
     assert "UNSET" not in repr([hit, *project.traverse("req-1").edges])
     assert repr(hit).startswith("SearchHit(node=Node(id='req-1', type='requirement', content='User")
     batch = project.search_batch(["login", "user"], at_least=done.sequence)
@@ -189,7 +189,7 @@ def test_a_terminal_shows_a_walk_and_hits_as_lines(project: Store) -> None:
 def test_frames_say_what_they_need(project: Store) -> None:
     walk = project.traverse("req-1")
     for to_df in (walk.to_df, lambda: walk.to_df("edges"), project.cypher("RETURN 1").to_df):
-        with pytest.raises(ImportError, match=r"to_df\(\) needs pandas, which is not installed: pip install pandas"):
+        with pytest.raises(ImportError, match=r"to_df\(\) requires pandas: pip install pandas"):
             to_df()
 
 

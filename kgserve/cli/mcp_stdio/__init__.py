@@ -1,5 +1,5 @@
-"""The bridge between an editor and the server: MCP over stdin and stdout here, streamable HTTP there.
+"""Stdio bridge between an editor and the server: MCP over stdin and stdout, forwarded as streamable HTTP.
 
-Every editor starts a bridge of its own, and all of them use one server, because one process alone may have a data
-folder. Standard library only: a bridge connects in a tenth of the time that importing the MCP library would take.
+Each editor starts its own bridge, and all bridges share one server, because only one process can open a data folder.
+The package uses the standard library only, which keeps the bridge's startup fast.
 """

@@ -1,4 +1,4 @@
-"""``kgserve mcp``: the bridge as a program."""
+"""Entry point of ``kgserve mcp``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kgserve.cli.mcp_stdio.forwarder import Forwarder, Output, say
 from kgserve.platform.server_discovery import chosen_key, chosen_timeout, data_folder, seconds_of, wishes
 
 LAST_ANSWERS_TIMEOUT_SECONDS = 5.0
-"""Seconds in which answers may still come after the editor has closed standard input."""
+"""Seconds to wait for outstanding answers after the editor has closed standard input."""
 
 
 _PARENT_POLL_SECONDS = 1.0
 
 
-class _Leave(BaseException):
-    """The editor is gone, or wants the bridge to go."""
+class _Terminated(BaseException):
+    """The editor has exited, or asked the bridge to stop."""
 
 
 BRIDGE_OPTIONS: Mapping[str, str] = {
@@ -38,35 +38,35 @@ BRIDGE_OPTIONS: Mapping[str, str] = {
     "--tools": "tools",
     "--answers": "answers",
 }
-"""The options, each with a value, and what they are called in `run`; click declares the same ones for the help.
+"""Command line options and the parameters of `run` that they set; click declares the same options for the help.
 
-They are read here: argparse would take a tenth of the bridge's memory.
+They are parsed here because importing argparse costs memory in every bridge.
 """
 
 
-class _Misused(Exception):
-    """The command line is wrong, for a reason that is a sentence."""
+class _UsageError(Exception):
+    """Wrong command line; the message is a full sentence."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``kgserve mcp`` with these arguments; the exit code."""
+    """Run ``kgserve mcp`` and return its exit code."""
     try:
         given = read(arguments)
-    except _Misused as error:
+    except _UsageError as error:
         say(str(error))
         return EXIT_WRONG_USAGE
     return run(**dict.fromkeys(BRIDGE_OPTIONS.values()) | given)
 
 
 def read(arguments: Sequence[str]) -> dict[str, str]:
-    """The values of a command line's options by their names in `run`; of one that comes twice the last."""
+    """Parse a command line into parameters of `run`. The last occurrence of a repeated option wins."""
     rest, given = [*arguments], dict[str, str]()
     while rest:
         option, equals, value = rest.pop(0).partition("=")
         if option not in BRIDGE_OPTIONS:
-            raise _Misused(f"there is no option or command {option!r}; `kgserve mcp --help` shows what there is")
+            raise _UsageError(f"unknown option or command {option!r}; see `kgserve mcp --help`")
         if not equals and not rest:
-            raise _Misused(f"{option} needs a value")
+            raise _UsageError(f"{option} needs a value")
         given[BRIDGE_OPTIONS[option]] = value if equals else rest.pop(0)
     return given
 
@@ -80,16 +80,16 @@ def run(
     tools: str | None,
     answers: str | None,
 ) -> int:
-    """Carry messages until the editor closes standard input, ends, or asks the bridge to. Returns the exit code.
+    """Forward messages until the editor closes standard input, exits, or stops the bridge. Return the exit code.
 
-    ``tools`` and ``answers`` are what the server shall list, and how it shall answer; the server knows what there is.
+    ``tools`` and ``answers`` are passed on as headers: the tools to list, and the format of answers.
     """
     asked = wishes(store, tools, answers)
-    for fault in [*faults(url, store, key, call_timeout), *_unsayable(asked)]:
+    for fault in [*faults(url, store, key, call_timeout), *_invalid_headers(asked)]:
         say(fault)
         return EXIT_WRONG_USAGE
     if sys.stdin.isatty():
-        say("this speaks MCP with an editor over standard input and output; `kgserve mcp config` sets an editor up")
+        say("this command speaks MCP over standard input and output; run `kgserve mcp config` to configure an editor")
     signal.signal(signal.SIGTERM, _on_signal)
     output = Output(_protocol_output(), _interrupt)
     servers = Servers(data_folder(data_dir), url, chosen_key(key), say)
@@ -100,7 +100,7 @@ def run(
             if line.strip():
                 forwarder.forward(line.strip())
         forwarder.close(LAST_ANSWERS_TIMEOUT_SECONDS)
-    except _Leave:
+    except _Terminated:
         forwarder.close(0)
     except KeyboardInterrupt:
         forwarder.close(0)
@@ -111,29 +111,29 @@ def run(
 def faults(
     url: str | None, store: str | None, key: str | None = None, call_timeout: float | str | None = None
 ) -> list[str]:
-    """What is wrong with the options, as sentences."""
+    """Return the faults of the options, each as a message."""
     found: list[str] = []
     if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
-        found.append(f"--url {url!r} is no address of a server; it looks like http://127.0.0.1:8080")
+        found.append(f"--url {url!r} is not a server address. Example: http://127.0.0.1:8080")
     if store is not None and not (store.isascii() and re.fullmatch(r"[\w-]+(\.[\w-]+)*", store)):
         found.append(
-            f"--store {store!r} is no name of a store: letters, digits, - and _ are allowed, and single dots inside"
+            f"--store {store!r} is not a store name. Allowed: letters, digits, - and _, and single dots inside"
         )
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        found.append("--key is no key; one looks like kgs_…, as `kgserve keys create` prints it")
+        found.append("--key is not an API key. Keys start with kgs_ and are created with `kgserve keys create`")
     if call_timeout is not None and seconds_of(call_timeout) is None:
-        found.append(f"--call-timeout {call_timeout} is no time; seconds above 0 are wanted")
+        found.append(f"--call-timeout {call_timeout} is not a duration. Give seconds above 0")
     return found
 
 
-def _unsayable(asked: Mapping[str, str]) -> list[str]:
-    """Of what goes into headers that which cannot."""
+def _invalid_headers(asked: Mapping[str, str]) -> list[str]:
+    """Return a fault for each option whose value is not allowed in an HTTP header."""
     wrong = (name for name, value in asked.items() if not (value.isascii() and value.isprintable()))
     return [f"{name.removeprefix('Kgserve-').lower()}: only printable ASCII is allowed" for name in wrong]
 
 
 def _protocol_output() -> int:
-    """A descriptor of our own for standard output; whatever else prints there, prints to standard error."""
+    """Return a private descriptor of standard output, and redirect all other prints to standard error."""
     descriptor = os.dup(1)
     os.dup2(2, 1)
     os.set_blocking(descriptor, True)
@@ -141,17 +141,17 @@ def _protocol_output() -> int:
 
 
 def _watch_parent(parent: int) -> None:
-    """Leave when the editor has died but something else keeps its end of standard input open."""
+    """Stop when the editor has died while another process keeps its end of standard input open."""
     while os.getppid() == parent:
         threading.Event().wait(_PARENT_POLL_SECONDS)
     _interrupt()
 
 
 def _interrupt() -> None:
-    """Wake the main thread, wherever it waits."""
+    """Interrupt the main thread."""
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Leave
+    raise _Terminated

@@ -1,7 +1,7 @@
-"""The server as the bridge sees it: which one it is, the connections to it, and the session on it.
+"""The bridge's view of the server: discovery, pooled connections, and the MCP session.
 
-Connections are used again; answers are documents or event streams. The session of the handshake era is made by the
-editor once, and made again for it with every other server.
+Answers are JSON documents or event streams. With the session-based protocol, the editor performs the handshake once;
+the bridge replays it on every further server.
 """
 
 from __future__ import annotations
@@ -22,85 +22,88 @@ from kgserve.platform.http_client import Answer, ClientConnection
 from kgserve.platform.version import __version__
 
 LIVENESS_CHECK_SECONDS = 2.0
-"""Seconds without a byte after which the server is asked whether it is alive."""
+"""Seconds without a byte after which the server's liveness is checked."""
 
 LIVENESS_TIMEOUT_SECONDS = 2.5
-"""Seconds for the answer to a liveness check; a hanging server is reported `LIVENESS_CHECK_SECONDS` and this later."""
+"""Timeout of a liveness check in seconds. A hung server is reported after `LIVENESS_CHECK_SECONDS` plus this."""
 
 LONG_CALL_TIMEOUT_FACTOR = 5
-"""How many times the limit the tools have that work for long where there is much to do."""
+"""Factor on the call timeout for tools that may run long."""
 
 
 class Unresponsive(Exception):
-    """The server hangs, or has not answered in time. ``str(error)`` is for the person who waits."""
+    """The server hangs or exceeded the time limit. ``str(error)`` is a message for the user."""
 
 
 class Pulse:
-    """Whether the server is alive, asked once for all calls that wait for it."""
+    """Liveness check, shared by all calls that wait for the server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._felt: tuple[server_discovery.DiscoveredServer, float] | None = None
+        self._last_success: tuple[server_discovery.DiscoveredServer, float] | None = None
 
     def check(self, server: server_discovery.DiscoveredServer) -> None:
-        """Raises Unresponsive when it hangs. One that is gone is left to the connection to it to tell of."""
+        """Check that ``server`` is alive. Raises Unresponsive when it hangs.
+
+        A server that has exited passes the check; the connection reports it.
+        """
         with self._lock:
             if (
-                self._felt is not None
-                and self._felt[0] == server
-                and time.monotonic() - self._felt[1] < LIVENESS_CHECK_SECONDS / 2
+                self._last_success is not None
+                and self._last_success[0] == server
+                and time.monotonic() - self._last_success[1] < LIVENESS_CHECK_SECONDS / 2
             ):
                 return
             if not server_discovery.is_alive(server, LIVENESS_TIMEOUT_SECONDS):
                 raise Unresponsive(server_discovery.why_silent(server))
-            self._felt = server, time.monotonic()
+            self._last_success = server, time.monotonic()
 
 
 class Patience:
-    """How long one answer is waited for: while the server gives signs of life, and within the limit of the call."""
+    """Deadline of one answer: extended by progress, and checked against the server's liveness."""
 
     def __init__(self, pulse: Pulse, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS) -> None:
-        """``limit`` is in seconds, from one sign of progress to the next."""
+        """Initialize with ``limit``, the seconds allowed between two signs of progress."""
         self._pulse = pulse
         self._limit = limit
-        self._moved = self._asked = time.monotonic()
+        self._last_progress = self._last_wait = time.monotonic()
 
     def moved(self) -> None:
-        """Something has come that shows progress."""
-        self._moved = time.monotonic()
+        """Record progress, which restarts the limit."""
+        self._last_progress = time.monotonic()
 
     @property
     def left(self) -> float:
-        """Seconds that are left of the limit."""
-        return max(self._moved + self._limit - time.monotonic(), 0.0)
+        """Seconds until the limit."""
+        return max(self._last_progress + self._limit - time.monotonic(), 0.0)
 
     def wait(self, server: server_discovery.DiscoveredServer) -> float:
-        """Seconds that may be waited now. To be called before each wait. Raises Unresponsive."""
+        """Return the seconds that the caller may wait now; call it before each wait. Raises Unresponsive."""
         left = self.left
         if not left:
             raise Unresponsive(
-                f"the server at {server.url} is alive, but has not answered within {self._limit:g} s; "
-                "KGSERVE_CALL_TIMEOUT sets how long a call may take"
+                f"the server at {server.url} is alive, but did not answer within {self._limit:g} s; "
+                "set KGSERVE_CALL_TIMEOUT to allow more time"
             )
-        if time.monotonic() - self._asked >= LIVENESS_CHECK_SECONDS:
+        if time.monotonic() - self._last_wait >= LIVENESS_CHECK_SECONDS:
             self._pulse.check(server)
-        self._asked = time.monotonic()
+        self._last_wait = time.monotonic()
         return min(LIVENESS_CHECK_SECONDS, self.left or left)
 
 
 def limit_of(tool: str | None, usual: float) -> float:
-    """Seconds that a request may take; ``tool`` is the one that it calls."""
+    """Return the timeout in seconds of a request that calls ``tool``; ``usual`` is the configured timeout."""
     return usual * LONG_CALL_TIMEOUT_FACTOR if is_long(tool) else usual
 
 
 BRIDGE_CONNECT_TIMEOUT_SECONDS = 3.0
-"""Seconds that a server may take to accept a connection."""
+"""Timeout in seconds of connecting to a server."""
 
 CONNECTION_ERRORS = OSError
-"""What a connection raises that could not be made, or that ended before the answer did."""
+"""Errors of a connection that could not be made, or that ended before the answer."""
 
 SERVER_RETURN_TIMEOUT_SECONDS = 10.0
-"""Seconds that a server given by its address may be away once it has been there: the bridge cannot start that one."""
+"""Seconds to wait for a server given by its address to return; the bridge cannot start that one."""
 
 SESSION_HEADER = "Mcp-Session-Id"
 
@@ -113,7 +116,7 @@ _NO_TIMEOUT_SECONDS = 3600.0
 
 
 class Exchange:
-    """One request to the server, and its answer. ``sent``: the server may have got some of it."""
+    """One request to the server and its answer. ``sent`` is True once the server may have received a part of it."""
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class Exchange:
         server: server_discovery.DiscoveredServer,
         patience: Patience | None = None,
     ) -> None:
-        """Without ``patience`` the answer is waited for until the connection ends."""
+        """Initialize the exchange. Without ``patience``, the wait for an answer has no time limit."""
         self.sent = False
         self._connections = connections
         self._server = server
@@ -137,7 +140,7 @@ class Exchange:
         self.finish()
 
     def send(self, method: str, headers: dict[str, str], body: bytes | None = None) -> None:
-        """Send the request and read the head of the answer. Raises OSError and Unresponsive."""
+        """Send the request and read the answer's status and headers. Raises OSError and Unresponsive."""
         headers = self._connections.headers | self._server.headers | headers
         connection = self._connection = self._connections.get(self._server)
         if self._aborted:
@@ -151,34 +154,34 @@ class Exchange:
 
     @property
     def answer(self) -> Answer:
-        """The answer's head."""
+        """Status and headers of the answer."""
         if self._answer is None:
             raise ConnectionAbortedError
         return self._answer
 
     def body(self) -> bytes:
-        """The whole answer. Raises OSError and Unresponsive."""
+        """Return the whole body of the answer. Raises OSError and Unresponsive."""
         return self._open.body()
 
     def events(self) -> Iterator[bytes]:
-        """The data of each event of a stream. Raises OSError and Unresponsive."""
+        """Yield the data of each event of a stream. Raises OSError and Unresponsive."""
         for event in self._open.events():
             if self._patience is not None:
                 self._patience.moved()
             yield event
 
     def first(self) -> bytes:
-        """The first document of the answer, or all of it."""
+        """Return the first event of a stream, or the whole body."""
         return next(self.events(), b"") if self.answer.is_stream else self.body()
 
     def finish(self) -> None:
-        """Keep the connection for the next request if this one's answer ends here; else close it."""
+        """Return the connection to the pool if the answer was read to its end; else close it."""
         if self._connection is not None:
             self._connections.give_back(self._server, self._connection, whole=self._answer is not None)
             self._connection = None
 
     def abort(self) -> None:
-        """Break the connection, from whichever thread: for the server, the client has left."""
+        """Break the connection from any thread; the server sees a disconnected client."""
         self._aborted = True
         if (connection := self._connection) is not None:
             connection.abort()
@@ -191,10 +194,10 @@ class Exchange:
 
 
 class ServerConnections:
-    """The connections to the server; those that wait for work are kept, for one server at a time."""
+    """Pool of idle connections to one server at a time."""
 
     def __init__(self, wishes: Mapping[str, str]) -> None:
-        """``wishes`` are headers with what the editor asks for, such as the store of calls that name none."""
+        """Initialize with ``wishes``: headers with the editor's options, such as the default store."""
         self.headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         self.headers |= wishes
         self.pulse = Pulse()
@@ -205,7 +208,7 @@ class ServerConnections:
         )
 
     def get(self, server: server_discovery.DiscoveredServer) -> ClientConnection:
-        """An open connection. Raises OSError, and Unresponsive when none is accepted."""
+        """Return an open connection. Raises OSError, and Unresponsive when the server does not accept one."""
         while self._idle:
             with suppress(IndexError):
                 owner, kept = self._idle.pop()
@@ -220,7 +223,7 @@ class ServerConnections:
     def give_back(
         self, server: server_discovery.DiscoveredServer, connection: ClientConnection, *, whole: bool
     ) -> None:
-        """Keep a connection whose answer was read to the end; close any other."""
+        """Keep a connection whose answer was read to its end; close any other."""
         if whole and len(self._idle) < _MAX_IDLE_CONNECTIONS and connection.ends():
             self._idle.append((server, connection))
         else:
@@ -228,12 +231,12 @@ class ServerConnections:
 
 
 class Servers:
-    """The server of the data folder, started when there is none; or the one at ``url``, which is only waited for."""
+    """Locator of the server: the data folder's, started on demand, or the one at ``url``, which is never started."""
 
     def __init__(
         self, data_dir: Path, url: str | None = None, key: str | None = None, say: Callable[[str], None] | None = None
     ) -> None:
-        """``key`` is sent instead of the token that the data folder names; ``say`` tells a person."""
+        """Initialize the locator. ``key`` replaces the data folder's token; ``say`` reports to the user."""
         self._data_dir = data_dir
         self._key = key
         self._url = url.rstrip("/") if url else None
@@ -245,21 +248,21 @@ class Servers:
 
     @property
     def absent(self) -> bool:
-        """Whether there is none, and one will be started when it is needed. Waits for nothing."""
+        """True if no server runs and one will be started on demand. Does not block."""
         return self._url is None and self._known is None and server_discovery.find(self._data_dir) is None
 
     @property
     def is_ours(self) -> bool:
-        """Whether the server is of this version, or will be."""
+        """True if the server has this version of kgserve, or will have when it is started."""
         known = self._known
         return self._url is None and (known is None or known.version == __version__)
 
     def current(self, patience: float = server_discovery.LAUNCH_TIMEOUT_SECONDS) -> server_discovery.DiscoveredServer:
-        """A server to send a request to. Raises LaunchFailed when there is none within ``patience`` seconds."""
+        """Return a server for a request. Raises LaunchFailed when none is available within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
             raise server_discovery.LaunchFailed(
-                f"no server was there within {patience:.0f} s; one is still being started"
+                f"no server was available within {patience:.0f} s; one is still starting"
             )
         try:
             if self._known is None:
@@ -271,7 +274,7 @@ class Servers:
             self._lock.release()
 
     def present(self) -> server_discovery.DiscoveredServer | None:
-        """The server if it is there. Listening alone is no reason to start one: somebody may have stopped it."""
+        """Return the server if it runs. Never starts one, because a user may have stopped it on purpose."""
         with self._lock:
             if self._known is None:
                 found = (
@@ -286,16 +289,16 @@ class Servers:
             return self._known
 
     def lost(self, server: server_discovery.DiscoveredServer) -> None:
-        """Its connection broke, or it knows us no longer: look again before the next request."""
+        """Forget ``server`` after its connection broke or its session expired; the next request looks again."""
         with self._lock:
             if self._known == server:
                 self._known, self._doubtful = None, True
 
     def _ensured(self, patience: float) -> server_discovery.DiscoveredServer:
         found = None if self._doubtful else server_discovery.find(self._data_dir)
-        if found is not None and (told := server_discovery.replace_older(self._data_dir, found)):
+        if found is not None and (notice := server_discovery.replace_older(self._data_dir, found)):
             if self._say is not None:
-                self._say(told)
+                self._say(notice)
             found = server_discovery.find(self._data_dir)
         return (found or server_discovery.ensure(self._data_dir, patience)).with_key(self._key)
 
@@ -305,7 +308,7 @@ class Servers:
         while not server_discovery.answers(server):
             if time.monotonic() > deadline:
                 raise server_discovery.LaunchFailed(
-                    f"no server answers at {url}; start it, or leave --url out to have one started"
+                    f"no server answers at {url}. Start it, or omit --url to start one automatically"
                 )
             time.sleep(_SERVER_RETURN_POLL_SECONDS)
             server = self._named(url)
@@ -317,7 +320,7 @@ class Servers:
 
 
 class McpSession(NamedTuple):
-    """What one server answered to the handshake; a server without sessions gives no id."""
+    """MCP session on one server. ``id`` is None for a server without sessions."""
 
     server: server_discovery.DiscoveredServer
     id: str | None
@@ -325,17 +328,17 @@ class McpSession(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every later request."""
+        """Headers of all further requests."""
         version = {"MCP-Protocol-Version": self.version}
         return version | {SESSION_HEADER: self.id} if self.id is not None else version
 
 
 class HandshakeRefused(Exception):
-    """The server does not take the handshake again."""
+    """The server rejected the replayed handshake."""
 
 
 class Handshake:
-    """The editor's handshake, and the session that stands for it."""
+    """The editor's handshake and the session that it created."""
 
     def __init__(self, connections: ServerConnections) -> None:
         self._connections = connections
@@ -344,20 +347,20 @@ class Handshake:
         self._initialized: bytes | None = None
         self._session: McpSession | None = None
         self.version: str | None = None
-        """The one that was agreed upon."""
+        """Negotiated protocol version."""
 
     @property
     def made(self) -> bool:
-        """Whether the editor speaks the handshake era's protocol."""
+        """True if the editor uses the session-based protocol."""
         return self._initialize is not None
 
     def promise(self, line: bytes, version: str | None) -> None:
-        """The editor's ``initialize`` was answered for a server that is on its way, and is told of it when it comes."""
+        """Record an ``initialize`` that was answered before a server ran; the handshake is replayed once one does."""
         with self._lock:
             self._initialize, self._initialized, self.version = line, None, version
 
     def adopt(self, server: server_discovery.DiscoveredServer, line: bytes, exchange: Exchange, answer: bytes) -> None:
-        """The server has answered the editor's ``initialize``."""
+        """Record the server's answer to the editor's ``initialize``."""
         version = negotiated_version(answer)
         if version is None:
             return
@@ -366,14 +369,14 @@ class Handshake:
             self._session = McpSession(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
 
     def completed(self, line: bytes) -> None:
-        """The editor has sent ``notifications/initialized``."""
+        """Record the editor's ``notifications/initialized``."""
         with self._lock:
             self._initialized = line
 
     def session(self, server: server_discovery.DiscoveredServer) -> McpSession | None:
-        """The session on this server, made anew if need be; None before the handshake.
+        """Return the session on ``server``, creating it if necessary; None before the handshake.
 
-        Raises Refused, OSError and Unresponsive.
+        Raises HandshakeRefused, OSError and Unresponsive.
         """
         with self._lock:
             if self._initialize is None:
@@ -383,13 +386,13 @@ class Handshake:
             return self._session
 
     def lost(self, session: McpSession) -> None:
-        """The server does not know this session."""
+        """Forget a session that the server no longer knows."""
         with self._lock:
             if self._session == session:
                 self._session = None
 
     def end(self) -> None:
-        """Tell the server that the session is over, if it can be told."""
+        """End the session on the server, if the server is reachable."""
         if not self._lock.acquire(timeout=_END_SESSION_TIMEOUT_SECONDS):
             return
         session, self._session = self._session, None
@@ -425,10 +428,10 @@ class Handshake:
 
 
 def explanation(server: server_discovery.DiscoveredServer, answer: Answer, body: bytes) -> str:
-    """What an answer that is no MCP message says, for a person."""
+    """Return a message for the user about an answer that is not an MCP message."""
     reason = f"the server at {server.url} answered {answer.status} {answer.reason}".rstrip()
     with suppress(ValueError, RecursionError):
         document: Any = json.loads(body)
         if isinstance(document, dict) and isinstance(detail := document.get("detail"), str):
             return f"{reason}: {detail}"
-    return f"{reason}; is there an MCP endpoint of kgserve?" if answer.status == HTTP_NOT_FOUND else reason
+    return f"{reason}; check that it is a kgserve server" if answer.status == HTTP_NOT_FOUND else reason

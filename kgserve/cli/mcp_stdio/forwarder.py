@@ -1,6 +1,6 @@
-"""Both ways between the editor and the server, and on with the next server when one goes.
+"""Message forwarding between editor and server, with failover to the next server.
 
-Standard output carries the protocol and nothing else, standard error the rest.
+Standard output carries only the protocol; messages for the user go to standard error.
 """
 
 from __future__ import annotations
@@ -57,35 +57,36 @@ from kgserve.platform.server_discovery import (
 )
 
 MAX_REQUEST_ATTEMPTS = 4
-"""Times that a request is sent before its failure is reported. Each call has an id, so that the server knows it
-again: done twice is done once."""
+"""Attempts per request before its failure is reported. Each call carries an id by which the server recognizes
+repetitions.
+"""
 
 RETRY_DELAY_SECONDS = 0.3
-"""Seconds before the second repetition; the first one is made at once."""
+"""Seconds before the second retry; the first retry is immediate."""
 
 LISTEN_RETRY_SECONDS = 1.0
-"""Seconds between attempts to listen again."""
+"""Seconds between attempts to open the event stream again."""
 
 CALL_HEADER, AGE_HEADER = "Kgserve-Call", "Kgserve-Call-Age"
 
 MAX_BRIDGE_THREADS = 32
-"""Requests under way at once; more wait."""
+"""Maximum number of requests in progress; further ones are queued."""
 
 MAX_QUEUED_REQUESTS = 1000
-"""Requests that may wait."""
+"""Maximum number of queued requests."""
 
 HTTP_METHOD_NOT_ALLOWED = 405
 
 _IDLE_THREAD_SECONDS = 10.0
-"""Seconds after which a thread without work ends."""
+"""Seconds without work after which a thread ends."""
 
 
 class NotDone(Exception):
-    """The server has not carried a request out, for a reason that passes: it is stopping, or another one by now."""
+    """The server did not execute a request for a temporary reason: it is stopping, or was replaced."""
 
 
 class Forwarder:
-    """Carries the editor's messages to the server and the server's to the editor."""
+    """Forwarder of messages between the editor and the server."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Forwarder:
         wishes: Mapping[str, str] | None = None,
         limit: float = TOOL_CALL_TIMEOUT_SECONDS,
     ) -> None:
-        """``wishes`` are headers of each request; ``limit``: seconds that a call may take."""
+        """Initialize with ``wishes``, headers of each request, and ``limit``, the call timeout in seconds."""
         self._limit = limit
         self._servers = servers
         self._output = output
@@ -107,7 +108,7 @@ class Forwarder:
         self._listening: threading.Thread | None = None
 
     def forward(self, line: bytes) -> None:
-        """A line from the editor. What later messages build upon is done before it returns."""
+        """Forward a line from the editor. Returns after any step on which later messages depend."""
         try:
             message = parse(line)
         except Malformed as error:
@@ -120,14 +121,14 @@ class Forwarder:
                 self._cancel(message)
             case MessageKind.NOTIFICATION if message.method == INITIALIZED:
                 self._handshake.completed(message.line)
-                if not self._early:  # the server that comes is told with the handshake
+                if not self._early:  # a server started later receives it with the handshake
                     self._pass_on(message)
                 self._listen()
             case _:
                 self._threads.submit(lambda: self._pass_on(message))
 
     def close(self, patience: float) -> None:
-        """Wait ``patience`` seconds for the answers that are due, then end the session."""
+        """Wait up to ``patience`` seconds for outstanding answers, then end the session."""
         self._pending.wait(patience)
         self._closing.set()
         self._handshake.end()
@@ -144,9 +145,9 @@ class Forwarder:
             self._pending.remove(request)
 
     def _known(self, message: EditorMessage) -> bytes | None:
-        """The answer to one of the first questions, which all servers of this version give alike.
+        """Return the cached answer to a session's first requests, which does not depend on the server.
 
-        Where there is no server yet one is started meanwhile.
+        If no server runs, start one in the background.
         """
         if not self._connections.usual:
             return None
@@ -163,20 +164,20 @@ class Forwarder:
         return answer
 
     def _start(self) -> None:
-        """Have a server started; why there is none is said here, and again in the answer to each call."""
+        """Start a server. A failure is reported here, and again in the answer to each call."""
         try:
             self._servers.current()
         except LaunchFailed as error:
             say(str(error))
 
     def _answer(self, request: PendingRequest) -> None:
-        """Have a request answered, by the server or with the reason why it cannot be."""
+        """Answer a request with the server's answer, or with the reason for its failure."""
         try:
             self._try_to_answer(request)
         except (LaunchFailed, HandshakeRefused) as error:
             self._report(request, str(error))
-        except Exception as error:  # noqa: BLE001 - the outermost place of a thread: the editor must get an answer
-            self._report(request, f"a defect in the bridge: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - outermost frame of a thread: the editor must get an answer
+            self._report(request, f"internal error of the bridge: {type(error).__name__}: {error}")
         finally:
             self._pending.remove(request)
 
@@ -207,15 +208,15 @@ class Forwarder:
                 return
 
     def _patience(self, message: EditorMessage) -> Patience | None:
-        """Whoever listens has no end of it."""
+        """Return the deadline of a message's answer; None for a listener, which has no time limit."""
         if message.method == LISTEN:
             return None
         return Patience(self._connections.pulse, limit_of(message.tool, self._limit))
 
     def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: Patience | None) -> None:
-        """Send a request and write its answer, and what comes before it.
+        """Send a request and write its answer, and the notifications before it.
 
-        Raises NotDone, Refused, OSError and Unresponsive.
+        Raises NotDone, HandshakeRefused, OSError and Unresponsive.
         """
         message = request.message
         handshake = message.version is None and message.method != INITIALIZE
@@ -239,20 +240,20 @@ class Forwarder:
         self._output.write(answer)
 
     def _streamed(self, exchange: Exchange, request: PendingRequest) -> bytes:
-        """The answer in an event stream; what comes before it is passed on."""
+        """Return the answer from an event stream; pass on the messages before it."""
         message = request.message
         for text in exchange.events():
             answer = answered(text, message.id)
             if answer is None:
                 self._pass_back(request, text)
             elif message.method == LISTEN and is_result(answer):
-                raise NotDone("it is stopping, which is the only end of listening")
+                raise NotDone("it is stopping")
             else:
                 return answer
         raise NoAnswer("the stream ended before the answer")
 
     def _pass_back(self, request: PendingRequest, text: bytes) -> None:
-        """Write what comes before an answer; that a listener is listening is said once, not by each server."""
+        """Write a message that precedes an answer. The acknowledgement of a listener is written only once."""
         if method_of(text) == ACKNOWLEDGED:
             if request.acknowledged:
                 return
@@ -262,7 +263,7 @@ class Forwarder:
     def _document(
         self, exchange: Exchange, message: EditorMessage, server: DiscoveredServer, session: McpSession | None
     ) -> bytes:
-        """The answer that is a document."""
+        """Return the answer from a document."""
         text = exchange.body()
         answer = answered(text, message.id)
         self._check_done(exchange.answer.status, session, is_answer=answer is not None)
@@ -271,7 +272,7 @@ class Forwarder:
     def _check_done(self, status: int, session: McpSession | None, *, is_answer: bool) -> None:
         match status:
             case 401:
-                raise NotDone("it needs a valid key: give one as KGSERVE_KEY or with --key")
+                raise NotDone("it requires a valid key: set KGSERVE_KEY or use --key")
             case 404 if session is not None:
                 self._handshake.lost(session)
                 raise NotDone("it does not know the session")
@@ -281,9 +282,9 @@ class Forwarder:
                 pass
 
     def _pass_on(self, message: EditorMessage) -> None:
-        """Send what is not answered: notifications, and answers to the server's own requests.
+        """Send a message that has no answer: a notification, or an answer to a request of the server.
 
-        Without a handshake there is nobody who would take them, and a server that is not there has nothing to learn.
+        Dropped when there was no handshake or no server runs.
         """
         server = self._servers.present() if self._handshake.made else None
         if server is None:
@@ -297,7 +298,7 @@ class Forwarder:
             say(f"{message.method or 'an answer'} was not delivered: {error}")
 
     def _cancel(self, message: EditorMessage) -> None:
-        """The editor no longer waits for a request; what has been answered already is left alone."""
+        """Cancel a request. Has no effect on one that was already answered."""
         request = self._pending.find(message.params.get("requestId"))
         if request is None:
             return
@@ -308,7 +309,7 @@ class Forwarder:
         self._threads.submit(lambda: self._pass_on(message))
 
     def _listen(self) -> None:
-        """Open the stream of what the server says by itself, once."""
+        """Open the stream of server-initiated messages, once."""
         if self._listening is None:
             self._listening = threading.Thread(target=self._keep_listening, name="kgserve-bridge-listen", daemon=True)
             self._listening.start()
@@ -325,7 +326,7 @@ class Forwarder:
             self._closing.wait(LISTEN_RETRY_SECONDS)
 
     def _pass_events_on(self, server: DiscoveredServer) -> bool:
-        """Pass on the server's stream until it ends; whether there may be another."""
+        """Pass on the server's stream until it ends. Return False if the server offers no further stream."""
         session = self._handshake.session(server)
         if session is None or session.id is None:
             return False
@@ -339,7 +340,7 @@ class Forwarder:
             return exchange.answer.status != HTTP_METHOD_NOT_ALLOWED
 
     def _awaited(self, request: PendingRequest) -> DiscoveredServer | None:
-        """The server once it is back; None when nobody waits for it any more."""
+        """Wait for the server to return. Return None when the request was cancelled or the bridge closes."""
         while not self._closing.wait(LISTEN_RETRY_SECONDS) and not request.cancelled:
             if (server := self._servers.present()) is not None:
                 return server
@@ -352,14 +353,15 @@ class Forwarder:
 
 
 def _launching(patience: Patience | None) -> float:
-    """Seconds that a server may take to be there for a request."""
+    """Return the seconds allowed for starting a server for a request."""
     return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.left)
 
 
 class PendingRequest:
-    """One request under way.
+    """One request in progress.
 
-    ``cancelled``: the editor no longer waits for it. ``acknowledged``: the editor has heard that it listens.
+    ``cancelled``: the editor no longer waits for it. ``acknowledged``: the editor received the acknowledgement of its
+    subscription.
     """
 
     def __init__(self, message: EditorMessage) -> None:
@@ -371,13 +373,13 @@ class PendingRequest:
         self._first_sent: float | None = None
 
     def attach(self, exchange: Exchange) -> None:
-        """What carries the request from now on."""
+        """Set the exchange that carries the request."""
         self._exchange = exchange
         if self.cancelled:
             exchange.abort()
 
     def identity(self) -> dict[str, str]:
-        """The headers that tell the server which call this is, and since when it has been made."""
+        """Return headers with the call's id and its age, by which the server recognizes a retry."""
         if not self._call:
             return {}
         now = time.monotonic()
@@ -388,47 +390,47 @@ class PendingRequest:
 
     @property
     def unsettled(self) -> str:
-        """The rest of a sentence that tells why there is no answer: how to find out what was done all the same."""
+        """Second half of an error message: how to check whether the call was executed after all."""
         look = retry_hint(self.message.tool)
         if self._first_sent is None or look is None:
             return ""
-        return f". It is unknown whether {self.message.tool} was carried out. Before you call it again, look: {look}"
+        return f". It is unknown whether {self.message.tool} was executed. Before you call it again, check: {look}"
 
     def abort(self) -> None:
-        """Break the connection: in the stateless era this is how a request is cancelled."""
+        """Break the connection, which cancels a request of the stateless protocol."""
         self.cancelled = True
         if self._exchange is not None:
             self._exchange.abort()
 
 
 class PendingRequests:
-    """The requests that have no answer yet, by their id."""
+    """Unanswered requests by their id."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._requests: dict[str, PendingRequest] = {}
 
     def add(self, message: EditorMessage) -> PendingRequest:
-        """Remember a request before anything is done about it, so that it can be cancelled from then on."""
+        """Register a request before any work on it, so that it can be cancelled from then on."""
         request = PendingRequest(message)
         with self._changed:
             self._requests[repr(message.id)] = request
         return request
 
     def remove(self, request: PendingRequest) -> None:
-        """The request is answered, or cannot be."""
+        """Remove a request that was answered or failed."""
         with self._changed:
             if self._requests.get(repr(request.message.id)) is request:
                 del self._requests[repr(request.message.id)]
             self._changed.notify_all()
 
     def find(self, request_id: object) -> PendingRequest | None:
-        """The request with this id, if it is under way."""
+        """Return the request with this id, or None if it is not in progress."""
         with self._changed:
             return self._requests.get(repr(request_id))
 
     def wait(self, seconds: float) -> None:
-        """Wait until every request is answered, but for those that listen for ever."""
+        """Wait until every request except listeners is answered."""
         with self._changed:
             self._changed.wait_for(self._all_answered, seconds)
 
@@ -437,7 +439,7 @@ class PendingRequests:
 
 
 class ThreadPool:
-    """Threads that come as they are needed and leave when there is nothing to do."""
+    """Thread pool that grows on demand and shrinks when idle."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -446,7 +448,7 @@ class ThreadPool:
         self._idle = 0
 
     def submit(self, task: Callable[[], None]) -> bool:
-        """Have ``task`` done; False when too many are waiting."""
+        """Queue ``task``. Return False when the queue is full."""
         with self._changed:
             if len(self._tasks) >= MAX_QUEUED_REQUESTS:
                 return False
@@ -463,7 +465,7 @@ class ThreadPool:
             task()
 
     def _next(self) -> Callable[[], None] | None:
-        """The task that has waited longest; None when this thread may leave."""
+        """Return the oldest task; None when this thread may end."""
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: bool(self._tasks), _IDLE_THREAD_SECONDS)
@@ -475,7 +477,7 @@ class ThreadPool:
 
 
 class Output:
-    """Writes whole lines, whichever thread they come from. ``on_end`` is called when nobody reads any more."""
+    """Thread-safe writer of whole lines. ``on_end`` is called when the reader has closed its end."""
 
     def __init__(self, descriptor: int, on_end: Callable[[], None]) -> None:
         self._descriptor = descriptor
@@ -494,32 +496,32 @@ class Output:
 
 
 def say(sentence: str) -> None:
-    """Tell the person who looks into the editor's log."""
+    """Write a line to standard error, which editors keep in their log."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"kgserve mcp: {sentence}\n")
         sys.stderr.flush()
 
 
 KNOWN_ANSWERS_FILE = Path(__file__).with_name("known_answers.jsonl")
-"""What every server of this version answers first, for editors to have while one is started; `make docs` writes it.
+"""Cached results of a session's first requests, used while a server starts; written by `make docs`.
 
-First a line that says which of the others holds the result for which version and method.
+The first line maps protocol version and method to the line that holds the result.
 """
 
 KNOWN_ANSWER_METHODS = (INITIALIZE, "server/discover", "ping", "tools/list", "prompts/list", "resources/templates/list")
-"""What is asked before anything is wanted of a store, and does not depend on one."""
+"""Methods that editors call first and whose results do not depend on a store."""
 
 TOOLS_LIST_METHOD = "tools/list"
 KNOWN_TOOLSETS = ("", "memory")
-"""The wishes whose lists of tools are known: none, and what `kgserve mcp config` writes."""
+"""Tool sets whose tool lists are cached: the default, and the one that `kgserve mcp config` writes."""
 
 SESSION_START_METHODS = frozenset({INITIALIZE, "server/discover"})
 
 
 def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
-    """The answer to a request, if it is known. ``version`` is the protocol's, as the editor speaks it.
+    """Return the cached answer to a request, or None.
 
-    ``tools`` is what it wishes to see listed.
+    ``version`` is the editor's protocol version; ``tools`` is the tool set that it requested.
     """
     if (
         message.method not in KNOWN_ANSWER_METHODS
@@ -532,19 +534,19 @@ def answer_to(message: EditorMessage, version: str | None, tools: str = "") -> b
         number = contents.get(version or "", {}).get(named(message.method, tools))
         if number is None:
             return None
-        # As it stands: decoded, the list of tools would take a megabyte.
+        # Not decoded: the decoded tool list would take a megabyte.
         result = next(islice(lines, number, None)).rstrip()
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (json.dumps(message.id).encode(), result)
 
 
 def named(method: str, tools: str) -> str:
-    """What the answer to a method is called: only the list of tools differs by wish."""
+    """Return the cache key of a method's answer; only the tool list depends on ``tools``."""
     return f"{method} {tools}" if method == TOOLS_LIST_METHOD and tools else method
 
 
 def version_of(message: EditorMessage) -> str | None:
-    """The protocol's version that a first message names."""
+    """Return the protocol version that a session's first message names, or None."""
     if message.method != INITIALIZE:
         return message.version
-    asked = message.params.get("protocolVersion")
-    return asked if isinstance(asked, str) else None
+    requested = message.params.get("protocolVersion")
+    return requested if isinstance(requested, str) else None

@@ -1,4 +1,4 @@
-"""What the bridge must know of a JSON-RPC message; the rest passes as it came."""
+"""Parsing of JSON-RPC messages, as far as the bridge needs it; everything else passes unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENCODED_HEADER_VALUE = re.compile(r"=\?base64\?.*\?=")
 
 
 class MessageKind(Enum):
-    """The three kinds of message."""
+    """Kind of a JSON-RPC message."""
 
     REQUEST = auto()
     NOTIFICATION = auto()
@@ -34,7 +34,7 @@ class MessageKind(Enum):
 
 
 class Malformed(Exception):
-    """A line that is no message; ``code`` is JSON-RPC's."""
+    """A line that is not a JSON-RPC message. ``code`` is a JSON-RPC error code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class Malformed(Exception):
 
 
 class EditorMessage(NamedTuple):
-    """One line from the editor. ``version`` is set in the stateless era only, where every request names it."""
+    """One line from the editor. ``version`` is set only by the stateless protocol, where every request names it."""
 
     line: bytes
     kind: MessageKind
@@ -53,13 +53,13 @@ class EditorMessage(NamedTuple):
 
     @property
     def tool(self) -> str | None:
-        """The tool that it calls, if it calls one."""
+        """Name of the tool that the message calls, or None."""
         name = self.params.get("name")
         return name if self.method == CALL and isinstance(name, str) else None
 
     @property
     def routing(self) -> dict[str, str]:
-        """The headers that repeat parts of a stateless request, so that it can be routed unread."""
+        """Headers that repeat parts of a stateless request, so that proxies can route it without parsing the body."""
         if self.version is None:
             return {}
         headers = {"MCP-Protocol-Version": self.version, "Mcp-Method": self.method}
@@ -68,13 +68,13 @@ class EditorMessage(NamedTuple):
 
 
 def parse(line: bytes) -> EditorMessage:
-    """The message of a line. Raises Malformed."""
+    """Parse a line into a message. Raises Malformed."""
     try:
         given: object = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise Malformed(PARSE_ERROR, f"this line is not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise Malformed(INVALID_REQUEST, "one line holds one JSON-RPC object; batches are not supported")
+        raise Malformed(INVALID_REQUEST, "each line must hold one JSON-RPC object; batches are not supported")
     fields = cast("dict[str, Any]", given)
     method, params = fields.get("method"), _object(fields.get("params"))
     if isinstance(method, str):
@@ -88,14 +88,14 @@ def parse(line: bytes) -> EditorMessage:
 
 
 def failure(request: str | float | None, code: int, message: str) -> bytes:
-    """An error answer as one line."""
+    """Return an error answer as one line of JSON."""
     return json.dumps({"jsonrpc": "2.0", "id": request, "error": {"code": code, "message": message}}).encode()
 
 
 def answered(text: bytes, request: str | float | None) -> bytes | None:
-    """``text`` as the line of an answer to ``request``; None when it is something else, such as a notification.
+    """Return ``text`` as the one-line answer to ``request``; None for other messages, such as notifications.
 
-    A server that refuses a request before it has read its id answers with the id null.
+    A server that rejects a request before reading its id answers with a null id, which is replaced.
     """
     try:
         given: object = json.loads(text)
@@ -110,12 +110,12 @@ def answered(text: bytes, request: str | float | None) -> bytes | None:
 
 
 def is_result(answer: bytes) -> bool:
-    """Whether an answer is a result, not an error."""
+    """Return True if an answer is a result rather than an error."""
     return "result" in _object(json.loads(answer))
 
 
 def method_of(text: bytes) -> str | None:
-    """The method of a server's message, if it has one."""
+    """Return the method of a server's message, or None."""
     try:
         method = _object(json.loads(text)).get("method")
     except (ValueError, RecursionError):
@@ -124,13 +124,13 @@ def method_of(text: bytes) -> str | None:
 
 
 def negotiated_version(answer: bytes) -> str | None:
-    """The protocol version in the answer to ``initialize``; None when it was refused."""
+    """Return the protocol version in the answer to ``initialize``; None when the server rejected it."""
     version = _object(_object(json.loads(answer)).get("result")).get("protocolVersion")
     return version if isinstance(version, str) else None
 
 
 def header_value(text: str) -> str:
-    """``text`` as MCP puts it into a header: as it is, or marked and in base64 where a header could not carry it."""
+    """Encode ``text`` for an MCP header: unchanged, or as marked base64 where a header cannot carry it."""
     if _PLAIN_HEADER_VALUE.fullmatch(text) and not _ENCODED_HEADER_VALUE.fullmatch(text):
         return text
     return f"=?base64?{binascii.b2a_base64(text.encode(), newline=False).decode('ascii')}?="

@@ -1,1 +1,1 @@
-"""The Cypher shell: statements from a terminal, a file or a pipe, sent to a server; its answers, shown."""
+"""Cypher shell: reads statements from a terminal, a file or a pipe, and shows a server's answers."""

@@ -1,4 +1,4 @@
-"""The commands of the shell, each documented by its docstring, and the running of what somebody typed."""
+"""Commands of the shell, each documented by its docstring, and the execution of input."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kgserve.graph.answers import CypherAnswer
 from kgserve.platform.codecs import decode_json
 
 MAX_SOURCE_DEPTH = 16
-"""Files that may source one another."""
+"""Maximum nesting of `:source` files."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command, what follows its name, one sentence on what it does, and what else there is to know."""
+    """A shell command: its name, the placeholder of its arguments, a one-sentence summary, and further details."""
 
     name: str
     arguments: str
@@ -34,16 +34,16 @@ class Command(msgspec.Struct, frozen=True):
 
     @property
     def usage(self) -> str:
-        """How it is typed."""
+        """Usage line."""
         return f":{self.name} {self.arguments}".rstrip()
 
 
 class Left(Exception):
-    """Somebody asked to leave the shell."""
+    """The user left the shell."""
 
 
 class CommandStopped(Exception):
-    """Something failed and has been reported; ``code`` is the exit code for a script."""
+    """A statement or command failed and was reported. ``code`` is the exit code of a script."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -54,24 +54,27 @@ SHELL_COMMANDS: dict[str, Command] = {}
 
 
 def run(session: ShellSession, text: str, source: str | None = None) -> None:
-    """Carry out everything in a text. Raises Stopped at the first failure, once that is reported, and Left."""
+    """Execute all statements and commands of a text.
+
+    Raises CommandStopped after reporting the first failure, and Left when the user leaves.
+    """
     for entry in entries(text):
         try:
-            carry_out(session, entry)
+            execute(session, entry)
         except KgserveError as error:
             session.screen.fail(error, entry, source)
             raise CommandStopped(EXIT_NO_SERVER if isinstance(error, NoServer) else EXIT_FAILED) from error
 
 
-def carry_out(session: ShellSession, entry: ScriptEntry) -> None:
-    """Carry out one statement or command. Raises errors of kgserve, Left, and Stopped from within a file."""
+def execute(session: ShellSession, entry: ScriptEntry) -> None:
+    """Execute one statement or command. Raises KgserveError, Left, and CommandStopped from a sourced file."""
     if not entry.text.startswith(":"):
         session.statement(entry.text)
         return
     name, rest = _parts(entry.text)
-    command = _known(name)
+    command = _find_command(name)
     if rest and not command.arguments:
-        raise InvalidInput(f"`:{name}` stands alone, without {rest!r}")
+        raise InvalidInput(f"`:{name}` takes no arguments, but got {rest!r}")
     command.run(session, rest)
 
 
@@ -91,7 +94,7 @@ def _command(
 def _help(session: ShellSession, rest: str) -> None:
     """List the commands, or explain one."""
     if rest:
-        command = _known(rest.lstrip(":"))
+        command = _find_command(rest.lstrip(":"))
         session.screen.tell("\n".join(filter(None, [command.usage, f"  {command.summary}", _indented(command)])))
         return
     width = max(len(command.usage) for command in SHELL_COMMANDS.values())
@@ -101,10 +104,10 @@ def _help(session: ShellSession, rest: str) -> None:
 
 @_command("[STORE]")
 def _use(session: ShellSession, rest: str) -> None:
-    """Choose the store that statements go to, or say which it is."""
+    """Select the store for statements, or show the selected one."""
     say = session.screen.note if rest else session.screen.tell
     session.store = rest or session.store
-    say(f"statements go to {session.chosen_store()}")
+    say(f"statements use {session.chosen_store()}")
 
 
 @_command()
@@ -117,7 +120,7 @@ def _stores(session: ShellSession, _: str) -> None:
 
 @_command()
 def _schema(session: ShellSession, _: str) -> None:
-    """Show labels, properties, and the types of nodes and relations in the store, with counts."""
+    """Show labels, properties, and the node and relation types of the store with counts."""
     stats = session.server.stats(session.chosen_store())
     rows, counts = list[list[Any]](), {"Entity": stats.nodes, "RELATES_TO": stats.edges}
     for label, properties in LABELS.items():
@@ -130,7 +133,7 @@ def _schema(session: ShellSession, _: str) -> None:
 
 @_command()
 def _params(session: ShellSession, _: str) -> None:
-    """List the parameters that statements may use as $name."""
+    """List the parameters, which statements use as $name."""
     _show(
         session,
         ["parameter", "value"],
@@ -142,8 +145,7 @@ def _params(session: ShellSession, _: str) -> None:
 def _set(session: ShellSession, rest: str) -> None:
     """Set a parameter to a JSON value, or list settings and parameters.
 
-    Without a value the parameter is forgotten.
-    `:set start "req-login"` makes `MATCH (n:Entity {id: $start}) …` possible.
+    Without a value, the parameter is removed. Example: `:set start "req-login"` for `MATCH (n:Entity {id: $start}) …`.
     """
     if not rest:
         _show(session, ["setting", "value"], _settings(session))
@@ -151,7 +153,7 @@ def _set(session: ShellSession, rest: str) -> None:
     name, *value = rest.split(maxsplit=1)
     name = name.removeprefix("$")
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
-        raise InvalidInput(f"{name!r} is no name of a parameter: letters, digits and _ make one")
+        raise InvalidInput(f"{name!r} is not a parameter name; use letters, digits and _")
     if value:
         session.parameters[name] = _json(value[0])
     else:
@@ -160,35 +162,35 @@ def _set(session: ShellSession, rest: str) -> None:
 
 @_command("[on|off]")
 def _timing(session: ShellSession, rest: str) -> None:
-    """Say after each statement how long it took, or not."""
+    """Show the duration of each statement, or stop showing it."""
     session.timing = _switch(session, "timing", rest, now=session.timing)
 
 
 @_command("[table|json|csv|jsonl]")
 def _mode(session: ShellSession, rest: str) -> None:
-    """Choose how rows are shown, or say how they are.
+    """Choose the output format of rows, or show the current one.
 
-    A table is drawn on a terminal and is tab-separated lines in a pipe; json is one array for each statement, jsonl one
-    object for each row. Only tables on a terminal shorten long values.
+    `table` draws a table on a terminal, and writes tab-separated lines to a pipe. `json` writes one array per
+    statement, `jsonl` one object per row. Only tables on a terminal shorten long values.
     """
     say = session.screen.note if rest else session.screen.tell
     session.mode = _one_of_modes(rest) if rest else session.mode
-    say(f"rows are shown as {session.mode}")
+    say(f"output format: {session.mode}")
 
 
 @_command("[on|off]")
 def _write(session: ShellSession, rest: str) -> None:
-    """Let statements change the store, or only read."""
+    """Allow statements to change the store, or only to read it."""
     session.write = _switch(session, "write", rest, now=session.write)
 
 
 @_command("FILE")
 def _source(session: ShellSession, rest: str) -> None:
-    """Run a file of statements and commands, up to the first that fails."""
+    """Run a file of statements and commands. Stops at the first failure."""
     if not rest:
-        raise InvalidInput("`:source FILE` needs the file")
+        raise InvalidInput("`:source` requires a file name")
     if session.depth >= MAX_SOURCE_DEPTH:
-        raise InvalidInput(f"{rest}: files that source one another are followed {MAX_SOURCE_DEPTH} deep, no further")
+        raise InvalidInput(f"{rest}: sourced files are nested more than {MAX_SOURCE_DEPTH} deep")
     text = read_file(Path(rest).expanduser())
     session.depth += 1
     try:
@@ -199,14 +201,14 @@ def _source(session: ShellSession, rest: str) -> None:
 
 @_command("FILE QUERY;")
 def _export(session: ShellSession, rest: str) -> None:
-    """Write the rows of a statement to a file, as the end of its name says: .csv, .json or .jsonl.
+    """Write the rows of a statement to a file. The file name's extension selects the format: .csv, .json or .jsonl.
 
-    A name with blanks stands in double quotes. A file of that name is replaced once the rows are there; 100,000 are
-    written at most.
+    Put a name with spaces in double quotes. An existing file is replaced once all rows have arrived. At most 100,000
+    rows are written.
     """
     found = re.fullmatch(r'(?:"([^"]+)"|(\S+))\s+(.+)', rest, re.DOTALL)
     if not found:
-        raise InvalidInput("`:export FILE QUERY;` needs the file and a statement")
+        raise InvalidInput("`:export FILE QUERY;` requires a file name and a statement")
     try:
         session.export(found[3].strip(), Path(found[1] or found[2]).expanduser())
     except OSError as error:
@@ -220,25 +222,25 @@ def _quit(_: ShellSession, __: str) -> None:
 
 
 def read_file(path: Path) -> str:
-    """The text of a script; ``-`` is standard input. Raises InvalidInput when it cannot be read."""
+    """Return the text of a script; ``-`` is standard input. Raises InvalidInput when it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         return data.decode("utf-8-sig")
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not text in UTF-8: byte {error.start} does not fit") from error
+        raise InvalidInput(f"{path} is not UTF-8 text: invalid byte at offset {error.start}") from error
 
 
-def _known(name: str) -> Command:
+def _find_command(name: str) -> Command:
     try:
         return SHELL_COMMANDS[name]
     except KeyError:
-        raise InvalidInput(f"there is no command :{name}; `:help` lists them") from None
+        raise InvalidInput(f"unknown command :{name}; `:help` lists the commands") from None
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The name of a command, and what follows it."""
+    """Split a command line into the command's name and its arguments."""
     found = re.match(r":(\w*)\s*", text)
     end = found.end() if found else 0
     return (found[1] if found else ""), text[end:].removesuffix(";").strip()
@@ -267,7 +269,7 @@ def _settings(session: ShellSession) -> list[list[Any]]:
 
 
 def _parameter_text(session: ShellSession, value: Any) -> Any:
-    """A parameter's value as it was set, so that a table tells "1" from 1."""
+    """Return a parameter's value as JSON in tables, which distinguishes "1" from 1."""
     return msgspec.json.encode(value).decode() if session.mode == "table" else value
 
 
@@ -275,12 +277,12 @@ def _json(text: str) -> Any:
     try:
         return decode_json(text)
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"{text} is no JSON value ({error}); text stands in double quotes") from error
+        raise InvalidInput(f"{text} is not a JSON value ({error}); put text in double quotes") from error
 
 
 def _switch(session: ShellSession, name: str, rest: str, *, now: bool) -> bool:
     if rest not in {"", "on", "off"}:
-        raise InvalidInput(f"`:{name}` can be on or off, not {rest!r}")
+        raise InvalidInput(f"`:{name}` must be on or off, not {rest!r}")
     chosen = rest == "on" if rest else now
     (session.screen.note if rest else session.screen.tell)(f"{name} is {'on' if chosen else 'off'}")
     return chosen
@@ -288,5 +290,5 @@ def _switch(session: ShellSession, name: str, rest: str, *, now: bool) -> bool:
 
 def _one_of_modes(name: str) -> Mode:
     if name not in MODES:
-        raise InvalidInput(f"there is no mode {name!r}: {', '.join(MODES)} are those that there are")
+        raise InvalidInput(f"unknown mode {name!r}. Modes: {', '.join(MODES)}")
     return name

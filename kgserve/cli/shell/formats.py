@@ -1,6 +1,6 @@
-"""Answers as text for programs: CSV, JSON, JSON lines, and the tab-separated lines that a table is in a pipe.
+"""Output formats for programs: CSV, JSON, JSON lines and tab-separated lines.
 
-In a cell of its own a node is ``(id :type)``, and relations and paths are drawn as in Cypher.
+In a cell, a node is written as ``(id :type)``; relations and paths are written as in Cypher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def plain(answer: CypherAnswer) -> Iterator[str]:
-    """A header and a line for each row, fields separated by tabs; null is an empty field."""
+    """Yield a header and a line per row with tab-separated fields; null is an empty field."""
     if answer.columns:
         yield tabbed(answer.columns)
     for row in answer.rows:
@@ -29,7 +29,7 @@ def plain(answer: CypherAnswer) -> Iterator[str]:
 
 
 def csv_lines(answer: CypherAnswer) -> Iterator[str]:
-    """CSV with a header; null is an empty field, what is neither text nor a number is JSON."""
+    """Yield CSV with a header; null is an empty field, values other than text and numbers are JSON."""
     if answer.columns:
         yield _csv_line(answer.columns)
     for row in answer.rows:
@@ -37,14 +37,14 @@ def csv_lines(answer: CypherAnswer) -> Iterator[str]:
 
 
 def json_lines(answer: CypherAnswer) -> Iterator[str]:
-    """One JSON object for each row."""
+    """Yield one JSON object per row."""
     names = unique(answer.columns)
     for row in answer.rows:
         yield _json(dict(zip(names, row, strict=True))) + "\n"
 
 
 def json_array(answer: CypherAnswer) -> Iterator[str]:
-    """One JSON array of objects, with a line for each row."""
+    """Yield one JSON array of objects, one line per row."""
     if not answer.rows:
         yield "[]\n"
         return
@@ -62,16 +62,16 @@ SUFFIXES: dict[str, Mode] = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", 
 
 
 def by_suffix(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
-    """The writer for a file, by the end of its name. Raises InvalidInput when that says nothing."""
+    """Return the writer for a file name's extension. Raises InvalidInput when the extension is unknown."""
     try:
         return WRITERS[SUFFIXES[file.suffix.lower()]]
     except KeyError:
         known = ", ".join(SUFFIXES)
-        raise InvalidInput(f"{file} has none of the endings that can be written: {known}") from None
+        raise InvalidInput(f"{file}: unsupported extension. Supported: {known}") from None
 
 
 def unique(columns: list[str]) -> list[str]:
-    """Column names as keys of an object: of names that repeat, the second becomes ``name_2``."""
+    """Return column names as distinct keys of an object; a repeated name becomes ``name_2``."""
     names: list[str] = []
     for column in columns:
         name, number = column, 1
@@ -83,7 +83,7 @@ def unique(columns: list[str]) -> list[str]:
 
 
 def tabbed(fields: Sequence[str]) -> str:
-    """Fields as a line; what would end one of them is escaped."""
+    """Return fields as a tab-separated line; tabs, line breaks and backslashes are escaped."""
     escaped = (
         field.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r") for field in fields
     )
@@ -91,22 +91,22 @@ def tabbed(fields: Sequence[str]) -> str:
 
 
 def cell(value: Any) -> str:
-    """The text of a value that has a cell to itself; a string stands as it is."""
+    """Return the text of a value in its own cell; a string is unchanged."""
     return value if isinstance(value, str) else _inner(value)
 
 
 def is_node(value: Any) -> bool:
-    """Whether a value is a node, by the keys that the server gives one."""
+    """Return True if a value is a node, judged by the keys of the server's JSON."""
     return isinstance(value, dict) and "_label" in value and "id" in value and "_from" not in value
 
 
 def is_relation(value: Any) -> bool:
-    """Whether a value is a relation."""
+    """Return True if a value is a relation."""
     return isinstance(value, dict) and "_label" in value and "_from" in value and "_to" in value
 
 
 def is_path(value: Any) -> bool:
-    """Whether a value is a path: nodes, and the relations between them."""
+    """Return True if a value is a path of nodes and relations."""
     match value:
         case {"nodes": list(nodes), "relations": list(relations), **others}:
             return not others and all(map(is_node, nodes)) and all(map(is_relation, relations))

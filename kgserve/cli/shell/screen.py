@@ -1,4 +1,4 @@
-"""Where rows, notes and errors go: drawn on a terminal, plain in a pipe."""
+"""Output of rows, notes and errors: formatted on a terminal, plain in a pipe."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
 
 MIN_COLUMN_CHARS = 8
-"""Characters that a column needs to say anything; with less, each row is drawn as a list of its own."""
+"""Minimum width of a column in characters; with less, each row is drawn as its own list."""
 MAX_CELL_CHARS = 1000
-"""Characters of a value that are looked at: a terminal shows fewer."""
+"""Maximum number of characters of a value that are rendered."""
 ERROR_POSITION = re.compile(r"\bline (\d+), column (\d+)")
 ERROR_CONTEXT_CHARS = 60
-"""Characters of a long line that are shown on either side of the place."""
+"""Characters of a long line that are shown on either side of an error."""
 
 
 class Screen:
-    """Standard output and standard error. ``terminal`` says whether somebody is looking at the former."""
+    """Standard output and standard error. ``terminal`` is True if standard output is a terminal."""
 
     def __init__(self) -> None:
         self.terminal = sys.stdout.isatty()
         self._first = True
 
     def show(self, answer: CypherAnswer, mode: Mode) -> None:
-        """Write the rows."""
+        """Write rows to standard output in the given mode."""
         if mode == "table" and self.terminal:
             draw(answer, Console(highlight=False))
         else:
             self._write(answer, mode)
-        sys.stdout.flush()  # a program may read along
+        sys.stdout.flush()  # a program may read concurrently
 
     def tell(self, message: str) -> None:
-        """Write what somebody asked to be told."""
+        """Write output that the user requested."""
         sys.stdout.write(f"{message}\n")
 
     def note(self, message: str) -> None:
-        """Say something beside the rows, to a person only."""
+        """Write a note to the user, on a terminal only."""
         if self.terminal:
             self._coloured(sys.stdout, "dim", message)
 
     def warn(self, message: str) -> None:
-        """Say what a program's author must know too, beside the rows."""
+        """Write a warning to standard error."""
         sys.stdout.flush()
         self._coloured(sys.stderr, "yellow", message)
 
     def fail(self, error: KgserveError, entry: ScriptEntry | None = None, source: str | None = None) -> None:
-        """Say what went wrong, and where: in which line of ``source``, and under the place in the statement."""
+        """Write an error with its position in ``source``, and mark the position within the statement."""
         sys.stdout.flush()
         first, *rest = (printable(line) for sentence in sentences(error) for line in sentence.split("\n"))
         where = f"{source}:{entry.line}: " if source and entry else ""
@@ -73,7 +73,7 @@ class Screen:
         if mode == "table" and not answer.columns:
             return
         if mode == "table" and not self._first:
-            sys.stdout.write("\n")  # what ends one table in a pipe
+            sys.stdout.write("\n")  # separates tables in a pipe
         self._first = False
         for text in WRITERS[mode](answer):
             sys.stdout.write(text)
@@ -84,45 +84,45 @@ class Screen:
 
 
 def draw(answer: CypherAnswer, console: Console) -> None:
-    """Print the rows as a table, one line each, long values cut; or row by row when there are too many columns."""
+    """Print rows as a table with shortened values, or as one list per row if the columns do not fit."""
     if not answer.columns:
         return
-    if len(answer.columns) * MIN_COLUMN_CHARS > _room(len(answer.columns), console.width):
+    if len(answer.columns) * MIN_COLUMN_CHARS > _available_width(len(answer.columns), console.width):
         for number, row in enumerate(answer.rows, 1):
             console.print(_record(number, answer.columns, row))
     else:
         console.print(_table(answer, console.width))
 
 
-def fitted(wanted: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: those that want less than an even share have it, the others share what is left."""
+def fitted(wanted: Sequence[int], available: int) -> list[int]:
+    """Distribute the available width over columns. Narrow columns leave the rest of their share to others."""
     widths = [0] * len(wanted)
     for place, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
-        widths[index] = min(wanted[index], room // (len(wanted) - place))
-        room -= widths[index]
+        widths[index] = min(wanted[index], available // (len(wanted) - place))
+        available -= widths[index]
     return widths
 
 
 def printable(text: str) -> str:
-    """A text on one line, without anything that would steer a terminal."""
+    """Return a text as one line without control characters, which could affect the terminal."""
     return "".join(each if each.isprintable() else _visible(each) for each in text)
 
 
 def sentences(error: KgserveError) -> list[str]:
-    """What an error says, without saying anything twice."""
+    """Return the messages of an error without repetitions."""
     faults = [fault.message for fault in error.errors] if isinstance(error, InvalidInput) else []
     message = error.message.removeprefix("query: ")
     return list(dict.fromkeys([message, *(fault for fault in faults if fault not in error.message)]))
 
 
 def position(error: KgserveError) -> tuple[int, int] | None:
-    """Line and column of an error in its statement, both from 1, if it names them."""
+    """Return line and column of an error in its statement, both from 1; None if the error names none."""
     found = next((found for sentence in sentences(error) if (found := ERROR_POSITION.search(sentence))), None)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def pointed(text: str, line: int, column: int) -> list[str]:
-    """The line that is meant, and below it a caret at the column; nothing when the text has no such line."""
+    """Return the line of an error, and below it a caret at the column; nothing when the text has no such line."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return []
@@ -139,7 +139,7 @@ def _table(answer: CypherAnswer, width: int) -> RenderableType:
     rows = [[_text(value) for value in row] for row in answer.rows]
     wanted = [max(text.cell_len for text in column) for column in zip(head, *rows, strict=True)]
     table = _empty()
-    for index, each in enumerate(fitted(wanted, _room(len(head), width))):
+    for index, each in enumerate(fitted(wanted, _available_width(len(head), width))):
         numbers = rows and all(_is_number(row[index]) for row in answer.rows)
         table.add_column(
             head[index], justify="right" if numbers else "left", width=each, no_wrap=True, overflow="ellipsis"
@@ -149,8 +149,8 @@ def _table(answer: CypherAnswer, width: int) -> RenderableType:
     return table
 
 
-def _room(columns: int, width: int) -> int:
-    """Characters for the columns themselves; between two of them are three."""
+def _available_width(columns: int, width: int) -> int:
+    """Return the characters left for cell contents; columns are separated by three characters."""
     return width - 3 * columns + 1
 
 
@@ -168,7 +168,7 @@ def _empty() -> Table:
 
 
 def _text(value: Any) -> Text:
-    """A cell in its colour."""
+    """Return a cell in its colour."""
     return _plain(cell(value)[:MAX_CELL_CHARS], _style(value))
 
 
@@ -193,7 +193,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _columns(text: str) -> int:
-    """Columns of a terminal that a text takes; East Asian letters take two."""
+    """Return the number of terminal columns of a text; East Asian wide characters take two."""
     return sum(
         0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
     )

@@ -1,4 +1,4 @@
-"""A text as the statements and commands that it holds."""
+"""Splitting of a script into statements and commands."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kgserve.errors import InvalidInput
 
 STATEMENT_GAP = re.compile(r"[\s;\u180e\ufeff]+|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
 EXPORT_COMMAND = re.compile(r':export\b[ \t]*(?:"[^"\n]*"|[^\s;]+)?')
-"""The one command that holds a statement, up to its file, which is no Cypher."""
+"""The only command that contains a statement, up to its file name, which is not Cypher."""
 STATEMENT_WINDOW_CHARS = 1 << 16
-"""Characters in which a statement's end is looked for first: copying the rest of a long script for each adds up."""
+"""Characters that are first searched for a statement's end; copying the rest of a long script each time is slow."""
 
 
 class ScriptEntry(msgspec.Struct, frozen=True):
     """A statement without its semicolon, or a command with its colon.
 
-    ``line`` is where it begins, from 1; ``ended`` is false when the text ran out before its end.
+    ``line``: its first line, from 1. ``ended``: False when the text ended before the entry did.
     """
 
     text: str
@@ -32,20 +32,20 @@ class ScriptEntry(msgspec.Struct, frozen=True):
 
 
 def entries(text: str) -> Iterator[ScriptEntry]:
-    """What a text holds, in order. A statement ends at a semicolon, a command with its line."""
+    """Yield the entries of a text in order. A statement ends at a semicolon, a command at the end of its line."""
     newlines = [found.start() for found in re.finditer("\n", text)]
     for start, end, ended in _spans(text):
         yield ScriptEntry(text[start:end].rstrip(), bisect_left(newlines, start) + 1, ended)
 
 
 def unfinished(text: str) -> bool:
-    """Whether more lines must follow before a text can be carried out."""
+    """Return True if the last entry of a text is incomplete."""
     last = deque(entries(text), maxlen=1)
     return bool(last) and not last[0].ended
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Start, end and whether it is ended, of each entry."""
+    """Yield start, end and completeness of each entry."""
     position = 0
     while position < len(text):
         start = _start_of_entry(text, position)
@@ -59,7 +59,7 @@ def _spans(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _start_of_entry(text: str, offset: int) -> int:
-    """Where the next entry begins, after blanks and comments."""
+    """Return the offset of the next entry, after whitespace and comments."""
     position = offset
     while found := STATEMENT_GAP.match(text, position):
         position = found.end()
@@ -67,7 +67,7 @@ def _start_of_entry(text: str, offset: int) -> int:
 
 
 def _end_of_command(text: str, start: int) -> tuple[int, bool, int]:
-    """Where a command ends, whether it is whole, and where to go on."""
+    """Return the end of a command, whether it is complete, and the offset after it."""
     if export := EXPORT_COMMAND.match(text, start):
         end, ended = _end_of_statement(text, export.end())
         return end, ended, end + 1
@@ -77,7 +77,7 @@ def _end_of_command(text: str, start: int) -> tuple[int, bool, int]:
 
 
 def _end_of_statement(text: str, start: int) -> tuple[int, bool]:
-    """Where its semicolon is, or the end of the text; and whether nothing more is to come."""
+    """Return the offset of a statement's semicolon or the end of the text, and whether the statement is complete."""
     end, how = _semicolon(text[start : start + STATEMENT_WINDOW_CHARS])
     if how != "found" and start + STATEMENT_WINDOW_CHARS < len(text):
         end, how = _semicolon(text[start:])
@@ -85,7 +85,7 @@ def _end_of_statement(text: str, start: int) -> tuple[int, bool]:
 
 
 def _semicolon(text: str) -> tuple[int, Literal["found", "missing", "unreadable"]]:
-    """The semicolon that ends a statement. What cannot be read ends at any, for the server to say what is wrong."""
+    """Find the semicolon that ends a statement. Text that cannot be tokenized ends at the next semicolon."""
     position = 0
     try:
         for token in scan(text):

@@ -1,6 +1,6 @@
-"""What a shell has been told so far, the server that it talks to, and how it asks.
+"""State of a shell session, and its connection to the server.
 
-The one place of the shell that knows the client, and how a server is had.
+The only module of the shell that uses the client library.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ from kgserve.platform import server_discovery
 Answer = TypeVar("Answer")
 
 MAX_TERMINAL_ROWS = 1000
-"""Rows that a person is shown; programs and files get as many as the server gives."""
+"""Maximum number of rows shown on a terminal; programs and files get all rows that the server returns."""
 
 
 class NoServer(KgserveError):
-    """No server answers, and none could be started."""
+    """No server answers and none could be started."""
 
     code = "unreachable"
 
 
 class ServerConnection:
-    """The way to one server: the one at ``url``, else that of the data folder, which is started when none runs.
+    """Connection to the server at ``url``, else to the data folder's, which is started on demand.
 
-    A shell outlives its server: one that is gone is looked for, or started, again.
+    If the server stops, the connection finds or starts it again.
     """
 
     def __init__(
         self, url: str | None, data_dir: Path, starting: Callable[[str], None], key: str | None = None
     ) -> None:
-        """Find it and wait until it answers; ``starting`` is told when one is started. Raises NoServer."""
+        """Connect and wait until the server answers. Raises NoServer.
+
+        ``starting`` is called with a message when a server is started.
+        """
         self._named = url
         self._key = key
         self._data_dir = data_dir
@@ -52,21 +55,24 @@ class ServerConnection:
 
     @property
     def connected(self) -> bool:
-        """Whether it answered when it was last asked."""
+        """True if the last request was answered."""
         return self._client is not None
 
     def cypher(self, store: str, query: str, params: Mapping[str, Any], *, write: bool, max_rows: int) -> CypherAnswer:
-        """Send one statement. A KeyboardInterrupt meanwhile closes the connection, so that the server stops it too."""
+        """Send one statement.
+
+        A KeyboardInterrupt closes the connection, which makes the server cancel the statement.
+        """
         mode = "write" if write else "read"
         given = dict(params)
         return self._answer(lambda client: client.store(store).cypher(query, given, mode=mode, max_rows=max_rows))
 
     def stats(self, store: str) -> StoreStats:
-        """What a store holds."""
+        """Return statistics of a store."""
         return self._answer(lambda client: client.store(store).stats())
 
     def stores(self) -> list[StoreSummary]:
-        """The stores that there are."""
+        """Return the stores of the server."""
         return self._answer(lambda client: client.stores()).stores
 
     def close(self) -> None:
@@ -82,7 +88,7 @@ class ServerConnection:
         except NoServer:
             if not known or self._named is not None:
                 raise
-        return self._asked(ask)  # nothing was done yet: the server that was known is gone, another one may be had
+        return self._asked(ask)  # not executed: the known server has stopped, another one can be found or started
 
     def _asked(self, ask: Callable[[Client], Answer]) -> Answer:
         try:
@@ -95,20 +101,20 @@ class ServerConnection:
             self.close()
             raise NoServer(error.message) from error
         except KeyboardInterrupt:
-            self.close()  # its connection is in the middle of an answer
+            self.close()  # the connection is in the middle of an answer
             raise
 
     def _connect(self) -> Client:
         if self._named is None:
             self.url = self._ensured()
-        # As patient as a person: Ctrl-C is the time limit, and a server that is gone is said to be soon.
+        # No timeout, because the user can press Ctrl-C; two retries, so that a stopped server is noticed soon.
         client = Client(self._named, data=self._data_dir, key=self._key, timeout=None, retries=2)
         if self._named is not None:
             client.health()
         return client
 
     def _ensured(self) -> str:
-        """The address of the data folder's server, which is started when none runs."""
+        """Return the address of the data folder's server; start the server if none runs."""
         if server_discovery.find(self._data_dir) is None:
             self._starting(f"starting a server for {self._data_dir}")
         try:
@@ -118,7 +124,7 @@ class ServerConnection:
 
 
 class ShellSession:
-    """Store, mode, parameters and settings of one shell, the server that it asks and the screen that it writes to."""
+    """A shell's store, mode, parameters and settings, with its server and screen."""
 
     def __init__(self, server: ServerConnection, screen: Screen, store: str | None, mode: Mode, *, write: bool) -> None:
         self.server = server
@@ -132,9 +138,9 @@ class ShellSession:
         self.depth = 0
 
     def chosen_store(self) -> str:
-        """The store in use. Raises InvalidInput when there is none."""
+        """Return the selected store. Raises InvalidInput when none is selected."""
         if self.store is None:
-            raise InvalidInput("no store is chosen; `:stores` lists them, `:use NAME` chooses one")
+            raise InvalidInput("no store is selected; `:stores` lists them, `:use NAME` selects one")
         return self.store
 
     def statement(self, text: str) -> None:
@@ -144,21 +150,21 @@ class ShellSession:
         self.screen.show(answer, self.mode)
         self.screen.note(summary(answer))
         if answer.truncated:
-            self.screen.warn(f"only the first {answer.row_count:,} rows are shown: there are more{self._way_to_more()}")
+            self.screen.warn(f"only the first {answer.row_count:,} rows are shown{self._export_hint()}")
         if self.timing:
-            self._tell_time(answer, seconds)
+            self._show_duration(answer, seconds)
 
     def export(self, text: str, file: Path) -> None:
-        """Send one statement and write its rows to a file, in the format that the end of its name says."""
+        """Send one statement and write its rows to a file, in the format of the file name's extension."""
         writer = by_suffix(file)
         answer, seconds = self._ask(text, MAX_CYPHER_ROWS)
         with complete(file) as out:
             out.writelines(text.encode() for text in writer(answer))
         self.screen.note(f"{counted(answer.row_count, 'row')} in {file}")
         if answer.truncated:
-            self.screen.warn(f"{file} holds only the first {answer.row_count:,} rows: there are more")
+            self.screen.warn(f"{file} contains only the first {answer.row_count:,} rows of the result")
         if self.timing:
-            self._tell_time(answer, seconds)
+            self._show_duration(answer, seconds)
 
     def _ask(self, text: str, limit: int) -> tuple[CypherAnswer, float]:
         store, begun = self.chosen_store(), time.perf_counter()
@@ -166,16 +172,16 @@ class ShellSession:
         self.writes += self.write
         return answer, time.perf_counter() - begun
 
-    def _way_to_more(self) -> str:
+    def _export_hint(self) -> str:
         return "; `:export FILE QUERY;` writes up to 100,000" if self.screen.terminal else ""
 
-    def _tell_time(self, answer: CypherAnswer, seconds: float) -> None:
-        message = f"{seconds * 1000:,.1f} ms, of it {answer.took_ms:,.1f} ms in the server"
+    def _show_duration(self, answer: CypherAnswer, seconds: float) -> None:
+        message = f"{seconds * 1000:,.1f} ms, {answer.took_ms:,.1f} ms of it in the server"
         (self.screen.note if self.screen.terminal else self.screen.warn)(message)
 
 
 def summary(answer: CypherAnswer) -> str:
-    """How many rows there were, and what a statement in write mode changed."""
+    """Return the number of rows, and the changes of a statement in write mode."""
     parts = [counted(answer.row_count, "row")] if answer.columns else []
     if answer.changes:
         parts.append(changed(answer.changes))
@@ -183,7 +189,7 @@ def summary(answer: CypherAnswer) -> str:
 
 
 def changed(changes: CypherChanges) -> str:
-    """What a statement changed, in words."""
+    """Return the changes of a statement as text."""
     counts = (
         ("created", counted(changes.nodes_created, "node"), changes.nodes_created),
         ("created", counted(changes.edges_created, "relation"), changes.edges_created),
@@ -192,10 +198,10 @@ def changed(changes: CypherChanges) -> str:
         ("deleted", counted(changes.nodes_deleted, "node"), changes.nodes_deleted),
         ("deleted", counted(changes.edges_deleted, "relation"), changes.edges_deleted),
     )
-    said = [f"{what} {how_many}" for what, how_many, number in counts if number]
-    return f"{', '.join(said) or 'nothing changed'}; sequence {changes.sequence:,}"
+    changes_text = [f"{verb} {count}" for verb, count, number in counts if number]
+    return f"{', '.join(changes_text) or 'nothing changed'}; sequence {changes.sequence:,}"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and what it counts."""
+    """Return a number with its noun, in the plural where needed."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"

@@ -1,4 +1,4 @@
-"""The shell on a terminal: a prompt with history, colours and completion."""
+"""Interactive shell: a prompt with history, syntax colours and completion."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from kgserve.cypher.offers import (
 from kgserve.errors import KgserveError
 
 EXIT_WORDS = {"exit", "quit"}
-"""Words that people type to leave, though commands begin with a colon."""
+"""Words that leave the shell although commands begin with a colon."""
 
 COMPLETION_CACHE_SECONDS = 10.0
-"""Seconds for which the types of a store are not asked for again, unless something was written."""
+"""Seconds for which a store's types are cached, unless something was written."""
 
 Expected = Literal[
     "command", "help", "store", "mode", "switch", "parameter", "file", "node type", "relation type", "node label",
@@ -58,7 +58,7 @@ COMMAND_CONTEXTS: tuple[tuple[Expected, str], ...] = (
     ("parameter", r":set\s+\$?(\w*)$"),
     ("file", r":(?:source|export)\s+(\S*)$"),
 )
-"""What a line that begins with a colon may go on with."""
+"""Completions of a line that begins with a colon, by the text before the cursor."""
 
 STATEMENT_CONTEXTS: tuple[tuple[Expected, str], ...] = (
     ("parameter", r"\$(\w*)$"),
@@ -69,14 +69,14 @@ STATEMENT_CONTEXTS: tuple[tuple[Expected, str], ...] = (
     ("procedure", r"\b(?i:CALL)\s+(\w*)$"),
     ("word", r"\b([A-Za-z_]\w*)$"),
 )
-"""What the end of a statement's text may go on with; the first that fits counts."""
+"""Completions by the end of a statement's text; the first match applies."""
 
 QUOTED_OR_COMMENT = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|//[^\n]*|/\*.*?\*/", re.DOTALL)
 TYPE_COMPARISON = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
 
 
 def converse(session: ShellSession, history: Path) -> None:
-    """Read and carry out what is typed until somebody leaves. Ctrl-C ends a statement, or clears the line."""
+    """Read and execute input until the user leaves. Ctrl-C cancels a statement, or clears the line."""
     session.screen.note(f"kgserve {__version__} at {session.server.url}; `:help` lists the commands")
     prompt = _prompt(session, history)
     while (text := _typed(prompt, session)) is not None and _word(text) not in EXIT_WORDS:
@@ -84,14 +84,14 @@ def converse(session: ShellSession, history: Path) -> None:
             run(session, text)
         except KeyboardInterrupt:
             session.screen.warn("\n" + _interrupted(session))  # the terminal has shown ^C
-        except CommandStopped:  # it has been reported
+        except CommandStopped:  # already reported
             continue
         except Left:
             return
 
 
 def _typed(prompt: PromptSession[str], session: ShellSession) -> str | None:
-    """The next input, None when there will be none."""
+    """Return the next input; None at its end."""
     while True:
         try:
             return prompt.prompt(lambda: _marker(session))
@@ -103,17 +103,17 @@ def _typed(prompt: PromptSession[str], session: ShellSession) -> str | None:
 
 def _prompt(session: ShellSession, history: Path) -> PromptSession[str]:
     return PromptSession(
-        history=_kept(history),
+        history=_open_history(history),
         lexer=PygmentsLexer(CypherLexer),
         completer=CypherCompleter(CompletionWords(session)),
         complete_in_thread=True,
         complete_while_typing=False,
-        multiline=Condition(_more_must_follow),
+        multiline=Condition(_is_unfinished),
         prompt_continuation=_continuation,
     )
 
 
-def _more_must_follow() -> bool:
+def _is_unfinished() -> bool:
     text = get_app().current_buffer.text
     return unfinished(text) and _word(text) not in EXIT_WORDS
 
@@ -131,8 +131,8 @@ def _continuation(width: int, _line: int, wrap_count: int) -> str:
     return " " * width if wrap_count else f"{'…':>{max(width - 1, 1)}} "
 
 
-def _kept(file: Path) -> History:
-    """The history in a file that only its owner can read; in memory where that cannot be had."""
+def _open_history(file: Path) -> History:
+    """Return a history file that only its owner can read; an in-memory history if it cannot be opened."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -144,11 +144,11 @@ def _kept(file: Path) -> History:
 
 
 def _interrupted(session: ShellSession) -> str:
-    return "interrupted; it may have been carried out all the same" if session.write else "interrupted"
+    return "interrupted; the statement may have been executed nevertheless" if session.write else "interrupted"
 
 
 def expected(before: str) -> tuple[Expected, str]:
-    """What is expected after a text, and the part of it that is already there."""
+    """Return the kind of completion expected after a text, and the part of it that is already typed."""
     line = before.lstrip()
     if line.startswith(":"):
         for kind, pattern in COMMAND_CONTEXTS:
@@ -185,7 +185,7 @@ def _property_of(variable: str, bare: str) -> Expected:
 
 
 class CypherCompleter(Completer):
-    """Offers what fits at the cursor. It may ask the server, so it belongs into a thread."""
+    """Completer for the text at the cursor. Calls may ask the server, so run it in a thread."""
 
     def __init__(self, vocabulary: CompletionWords) -> None:
         self._vocabulary = vocabulary
@@ -210,7 +210,6 @@ class CypherCompleter(Completer):
 
     @override
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        """What fits, in the order in which it is offered."""
         kind, begun = expected(document.text_before_cursor)
         if kind == "file":
             yield from self._files.get_completions(Document(begun), complete_event)
@@ -221,19 +220,19 @@ class CypherCompleter(Completer):
 
 
 def _properties(labels: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
-    """Those of any of some labels, each once."""
+    """Return the properties of several labels, each once."""
     return dict.fromkeys(chain.from_iterable(labels.values()))
 
 
 class Words(msgspec.Struct, frozen=True):
-    """What is completed differently from store to store, most frequent first."""
+    """Completions specific to a store, most frequent first."""
 
     node_types: tuple[str, ...] = ()
     relation_types: tuple[str, ...] = ()
 
 
 class CompletionWords:
-    """The words of the session's store, asked for when they are needed. What the server refuses is left empty."""
+    """Cached completions of the session's store. Errors of the server result in no completions."""
 
     def __init__(self, session: ShellSession) -> None:
         self.session = session
@@ -242,7 +241,7 @@ class CompletionWords:
         self._since = 0.0
 
     def words(self) -> Words:
-        """The types of the store in use."""
+        """Return the types of the selected store."""
         wanted = (self.session.store, self.session.writes)
         if wanted != self._known or time.monotonic() - self._since > COMPLETION_CACHE_SECONDS:
             self._words = self._asked(self.session.store)
@@ -250,7 +249,7 @@ class CompletionWords:
         return self._words
 
     def stores(self) -> list[str]:
-        """The names of the server's stores."""
+        """Return the names of the server's stores."""
         try:
             server = self.session.server
             return [each.name for each in server.stores()] if server.connected else []

@@ -1,13 +1,11 @@
-"""A data folder opened within one process, with the methods of the client and no server.
+"""A data folder opened within this process: the client's methods without a server.
 
-Calls are answered by the use cases, where they are. A call says which operation it is of, of which store, and what is
-asked; so nothing goes over a wire. A request is read as the server would read it, so that the same is refused with the
-same words.
+The use cases answer calls directly, without a wire format. Requests are decoded as the server decodes them, so that the
+same requests are rejected with the same messages.
 
-This process has a data folder open once, however often it is asked for. In a notebook a cell that opens a folder is run
-again: the second `Handle` then shares what the first has opened. A folder closes with its last handle, and at the
-latest when the interpreter exits. Handles that were forgotten do not count, and close nothing: closing blocks, which a
-garbage collection must not.
+A process opens a data folder only once. Further `Handle` objects, such as from a notebook cell that runs again, share
+the open folder. A folder closes with its last handle, at the latest when the interpreter exits. Garbage-collected
+handles do not count and close nothing, because closing blocks, which a garbage collector must not.
 """
 
 from __future__ import annotations
@@ -86,11 +84,11 @@ _USE_CASES_BY_NAME = {case.name: case for case in USE_CASES}
 
 
 OPEN_CALLS_TIMEOUT_SECONDS = 15.0
-"""So long calls of other threads are waited for when a folder closes: no read takes longer."""
+"""Seconds to wait for calls of other threads when a folder closes; no read takes longer."""
 
 
 class _Folder:
-    """An open data folder, and the calls that are at work on it."""
+    """An open data folder and its running calls."""
 
     def __init__(self, settings: Settings, syncers: Mapping[str, Syncer] | None) -> None:
         self.settings = settings
@@ -100,7 +98,7 @@ class _Folder:
         self._changed = threading.Condition()
         self._calls = 0
         with ExitStack() as undo:
-            _take(settings.data_dir, undo)
+            _lock_folder(settings.data_dir, undo)
             self._graphs = open_all(settings, undo, syncers).graphs(confined=False)
             self._stack = undo.pop_all()
 
@@ -125,10 +123,10 @@ class _Folder:
 
 
 class Handle:
-    """One use of an open data folder; for any number of threads, but not for a process forked from this one."""
+    """One use of an open data folder, for any number of threads, but not for forked processes."""
 
     def __init__(self, settings: Settings, syncers: Mapping[str, Syncer] | None = None) -> None:
-        """Open the folder, or share it. Raises Conflict when another process has it, or this one in another way."""
+        """Open or share the folder. Raises Conflict when another process holds it, or this one with other options."""
         self.path = settings.data_dir
         self._process = os.getpid()
         self._closed = False
@@ -136,16 +134,16 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """Whether it can no longer be used."""
+        """True if the handle or its folder was closed."""
         return self._closed or self._folder.closed
 
     @contextmanager
     def use(self) -> Generator[Graphs]:
-        """What is open, for a call that ends with the block. Raises Conflict when it is closed."""
+        """Yield the open stores for the duration of a block. Raises Conflict when the handle is closed."""
         if self._process != os.getpid():
             raise Conflict(
-                f"{self.path} was opened by process {self._process}, from which this one was forked; "
-                "serve the folder with `kgserve serve` to use it from several processes, with kgserve.client"
+                f"{self.path} was opened by process {self._process} before it forked this one; "
+                "to use the folder from several processes, run `kgserve serve` and use kgserve.client"
             )
         if self._closed:
             raise _closed(self.path)
@@ -153,19 +151,19 @@ class Handle:
             yield graphs
 
     def close(self) -> None:
-        """Use it no more; the last one closes the folder, which blocks until everything is saved."""
+        """Release the folder. The last handle closes it, which blocks until everything is saved."""
         if self._process == os.getpid() and not self._closed:
             self._closed = True
             _folders.leave(self, self._folder)
 
 
-class _Folders:
-    """The open folders of this process, by path."""
+class _OpenFolders:
+    """Open folders of this process by path."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[Path, _Folder] = {}
-        self._of_others: list[dict[Path, _Folder]] = []
+        self._inherited: list[dict[Path, _Folder]] = []
 
     def join(self, handle: Handle, settings: Settings, syncers: Mapping[str, Syncer] | None) -> _Folder:
         with self._lock:
@@ -190,21 +188,21 @@ class _Folders:
                 self._open.popitem()[1].close()
 
     def forget(self) -> None:
-        """In a process that was just forked: what is open belongs to the other one, and must not be let go here."""
-        self._of_others.append(self._open)
+        """Forget open folders in a forked process: they belong to the parent and must not be released here."""
+        self._inherited.append(self._open)
         self._lock, self._open = threading.Lock(), {}
 
 
-def _take(data_dir: Path, stack: ExitStack) -> None:
+def _lock_folder(data_dir: Path, stack: ExitStack) -> None:
     try:
         stack.enter_context(DataFolderLock(data_dir))
     except Conflict:
-        raise Conflict(_held(data_dir)) from None
+        raise Conflict(_in_use_message(data_dir)) from None
     except OSError as error:
         raise InvalidInput(f"{data_dir} cannot be a data folder: {error.strerror or error}") from error
 
 
-def _held(data_dir: Path) -> str:
+def _in_use_message(data_dir: Path) -> str:
     server = find(data_dir)
     if server is not None:
         return (
@@ -213,7 +211,7 @@ def _held(data_dir: Path) -> str:
         )
     return (
         f"{data_dir} is in use by process {holder(data_dir) or 'unknown'}; close it there, or serve the folder "
-        f"with `kgserve serve` and use kgserve.client.Client(data={str(data_dir)!r}) in both"
+        f"with `kgserve serve` and use kgserve.client.Client(data={str(data_dir)!r}) in both processes"
     )
 
 
@@ -221,13 +219,13 @@ def _closed(data_dir: Path) -> Conflict:
     return Conflict(f"{data_dir} was closed; open it again with kgserve.open({str(data_dir)!r})")
 
 
-_folders = _Folders()
+_folders = _OpenFolders()
 atexit.register(_folders.close_all)
 os.register_at_fork(after_in_child=_folders.forget)
 
 
-class LocalConnection:
-    """The way to the stores of a folder that is open in this process."""
+class LocalConnection(Answering):
+    """Connection to the stores of a folder opened in this process."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -236,13 +234,13 @@ class LocalConnection:
     def __repr__(self) -> str:
         return f"of kgserve.open({str(self._handle.path)!r})"
 
+    @override
     def answer(self, call: ClientRequest[T]) -> T:
-        """The whole answer. Raises what the use case raises."""
-        found = _patiently(self._handle, call, lambda graphs: _settled(_done(graphs, call)))
+        found = _with_retries(self._handle, call, lambda graphs: _resolve(_execute(graphs, call)))
         return _as_answer(found, call.route.answer)
 
+    @override
     def stream(self, streamed: Streamed[T]) -> Stream[T]:
-        """The parts of an answer as they come."""
         decoder = streamed.decoder()
 
         def items() -> Generator[T]:
@@ -253,37 +251,40 @@ class LocalConnection:
 
         return Stream(items(), decoder.about)
 
+    @override
     def events(self, listener: Following) -> Stream[Event]:
-        """What happens, as it happens."""
         return Stream(listen(self._handle, listener), {})
 
+    @override
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
-        """Write an export to a file that appears when it is complete; the sequence that it shows."""
         with self.begun(call) as (sequence, blocks), complete(path) as file:
             file.writelines(blocks)
             return sequence
 
     @contextmanager
     def begun(self, call: ClientRequest[Any]) -> Generator[tuple[int, Iterator[bytes]]]:
-        """The sequence that an export shows, or 0, and the blocks of a stream; between them the library may close."""
-        with closing(_patiently(self._handle, call, lambda graphs: _begun(graphs, call))) as blocks:
-            yield getattr(blocks, "sequence", 0), _each(self._handle, blocks)
+        """Yield the sequence of an export (else 0), and the blocks of a stream.
+
+        The library may close between blocks.
+        """
+        with closing(_with_retries(self._handle, call, lambda graphs: _open_stream(graphs, call))) as blocks:
+            yield getattr(blocks, "sequence", 0), _iterate_blocks(self._handle, blocks)
 
 
-def _patiently(handle: Handle, call: ClientRequest[Any], do: Callable[[Graphs], T]) -> T:
-    """What ``do`` answers, repeated as the client repeats what a server refuses for the moment."""
+def _with_retries(handle: Handle, call: ClientRequest[Any], do: Callable[[Graphs], T]) -> T:
+    """Return the result of ``do``, with the client's retries of temporary errors."""
     attempts = Attempts(_RETRIES)
     while True:
         try:
-            return _once_open(handle, do)
+            return _after_opening(handle, do)
         except KgserveError as error:
             if call.spent:
                 raise
             time.sleep(attempts.pause_after(error, idempotent=call.idempotent))
 
 
-def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Block after block; between them nothing keeps the library from closing."""
+def _iterate_blocks(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks; the library may close between them."""
     rest = iter(blocks)
     while True:
         with handle.use():
@@ -293,8 +294,8 @@ def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
-    """Waits for a store that somebody else is opening, as a server does."""
+def _after_opening(handle: Handle, do: Callable[[Graphs], T]) -> T:
+    """Return the result of ``do`` after waiting for a store that another caller is opening, as a server does."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
     pause = FIRST_OPENING_PAUSE_SECONDS
     while True:
@@ -308,32 +309,36 @@ def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
         pause = min(2 * pause, MAX_OPENING_PAUSE_SECONDS)
 
 
-def _done(graphs: Graphs, call: ClientRequest[Any]) -> Any:
-    """What the operation of a call answers: a Struct, JSON, or a Future."""
+def _execute(graphs: Graphs, call: ClientRequest[Any]) -> Any:
+    """Execute a call's operation. Returns a Struct, JSON, or a Future."""
     name = call.route.name
     if isinstance(call.body, Upload):
-        return _imported(graphs.graph(call.store or ""), call.body)
+        return _import(graphs.graph(call.store or ""), call.body)
     if name == "cypher":
-        return write_transaction.run(graphs.graph(call.store or ""), _read(call.asked, CypherRequest))
+        return write_transaction.run(graphs.graph(call.store or ""), _decode_request(call.asked, CypherRequest))
     if name == "entity_history":
-        return history.entity_history(graphs.graph(call.store or ""), _read(call.asked, EntityHistoryRequest)).versions
+        return history.entity_history(
+            graphs.graph(call.store or ""), _decode_request(call.asked, EntityHistoryRequest)
+        ).versions
     if name in _HIERARCHY_READS:
-        return _HIERARCHY_READS[name](graphs.graph(call.store or ""), _read(call.asked, BelowRequest)).memories
+        return _HIERARCHY_READS[name](
+            graphs.graph(call.store or ""), _decode_request(call.asked, BelowRequest)
+        ).memories
     if name == "ancestors":
-        return hierarchy.ancestors(graphs.graph(call.store or ""), _read(call.asked, AncestorsRequest))
+        return hierarchy.ancestors(graphs.graph(call.store or ""), _decode_request(call.asked, AncestorsRequest))
     case = _USE_CASES_BY_NAME[name]
     target = graphs if call.store is None else graphs.graph(call.store)
-    return case.ask(target, None if case.request is None else _read(call.asked, case.request))
+    return case.ask(target, None if case.request is None else _decode_request(call.asked, case.request))
 
 
-def _begun(graphs: Graphs, call: ClientRequest[Any]) -> RowStream | transfer.ExportStream:
+def _open_stream(graphs: Graphs, call: ClientRequest[Any]) -> RowStream | transfer.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
         return transfer.export(graph, call.asked["valid_at"], graph.past(call.asked["as_of"]))
-    return stream(graph, _read(call.asked, CypherRequest), "ndjson")
+    return stream(graph, _decode_request(call.asked, CypherRequest), "ndjson")
 
 
-def _imported(graph: Graph, upload: Upload) -> answers.ImportAnswer:
+def _import(graph: Graph, upload: Upload) -> answers.ImportAnswer:
     importer = Importer(graph)
     try:
         for block in upload.blocks():
@@ -344,23 +349,23 @@ def _imported(graph: Graph, upload: Upload) -> answers.ImportAnswer:
         importer.abort()
 
 
-def _read(asked: Any, kind: type[R]) -> R:
-    """A request as the server would read it."""
+def _decode_request(asked: Any, kind: type[R]) -> R:
+    """Decode a request as the server would."""
     try:
         return decode_json(json_body({} if asked is None else asked), kind)
     except msgspec.ValidationError as error:
         fault = place_of(error, kind)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"this cannot be read as JSON again: {error}") from None
+        raise InvalidInput(f"the request is not valid as JSON: {error}") from None
 
 
-def _settled(answer: Any) -> Any:
+def _resolve(answer: Any) -> Any:
     return answer.result() if isinstance(answer, Future) else answer
 
 
 def _as_answer(found: Any, kind: type[T]) -> T:
-    """An answer as the client gives it: some of the client's can do more than the use case's."""
+    """Convert an answer to the client's type, which may have extra methods."""
     if isinstance(found, bytes):
         return decode_json(found, kind)
     if isinstance(found, msgspec.Struct) and not isinstance(found, kind):
@@ -369,26 +374,26 @@ def _as_answer(found: Any, kind: type[T]) -> T:
 
 
 LISTENER_POLL_SECONDS = 0.5
-"""A listener that waits looks so often whether its library was closed, or it is to end."""
+"""Seconds between checks of a waiting listener for its end or the closing of its library."""
 
 _decode = json_decoder(dict[str, Any]).decode
 
 
 def listen(handle: Handle, listener: Following) -> Generator[Event]:
-    """The events of one store, of several, or of all that there are and will be."""
+    """Return the events of one store, of several, or of all current and future stores."""
     query, last = listener.query, listener.last_id
     selection = _selection(_names(query["kinds"]), _names(query["types"]))
     if listener.store is not None:
         store = check_store_name(listener.store)
         at = {store: parse_position(last, "last_event_id")} if last else _after(listener.since)
-        return _listening(handle, EventSubscription((store,), at, selection, prefixed=False), listener)
+        return _start_listening(handle, EventSubscription((store,), at, selection, prefixed=False), listener)
     names = tuple(check_store_name(name) for name in _names(query["store"])) or None
     at = parse_positions(last, "last_event_id") if last else _after(listener.since)
-    return _listening(handle, EventSubscription(names, at, selection), listener)
+    return _start_listening(handle, EventSubscription(names, at, selection), listener)
 
 
-def _listening(handle: Handle, wanted: EventSubscription, listener: Following) -> Generator[Event]:
-    """A listener that hears of what happens from now on, not only from when it is first asked."""
+def _start_listening(handle: Handle, wanted: EventSubscription, listener: Following) -> Generator[Event]:
+    """Start listening immediately rather than at the first iteration."""
     news = threading.Event()
     with handle.use() as graphs:
         reader = EventReader(graphs, wanted, news.set)
@@ -399,7 +404,7 @@ def _listening(handle: Handle, wanted: EventSubscription, listener: Following) -
             raise
     listening = _listen(handle, reader, news, listener)
     next(listening)
-    return listening  # pyright: ignore[reportReturnType] - the one None has been taken
+    return listening  # pyright: ignore[reportReturnType] - its only None was consumed above
 
 
 def _listen(handle: Handle, reader: EventReader, news: threading.Event, listener: Following) -> Generator[Event | None]:
@@ -438,7 +443,7 @@ def _selection(kinds: list[str], types: list[str]) -> Selection:
 
 
 def _names(given: str | None) -> list[str]:
-    """Names with commas between them, each once."""
+    """Split comma-separated names, without repetitions."""
     return [part for part in dict.fromkeys((given or "").split(",")) if part]
 
 
@@ -447,9 +452,9 @@ def _after(since: int | None) -> dict[str, Position]:
 
 
 class Library(StoresMethods, Closing):
-    """The stores of a data folder, opened in this process: the methods of `kgserve.client.Client` without a server.
+    """The stores of a data folder opened in this process: the methods of `kgserve.client.Client` without a server.
 
-    May be shared by threads. `close` it, or use it in a `with` block; what a method has answered to is on disk anyway.
+    Threads may share a library. Close it, or use it in a `with` block. Acknowledged writes are already on disk.
     """
 
     def __init__(
@@ -462,7 +467,7 @@ class Library(StoresMethods, Closing):
         embedding_provider: Literal["local", "openai", "hashing"] | None = None,
         syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
     ) -> None:
-        """See `kgserve.open`."""
+        """Open a data folder. The parameters are documented at `kgserve.open`."""
         defer_to_host()
         options: dict[str, Any] = {
             "data_dir": Path(path).resolve(),
@@ -476,17 +481,17 @@ class Library(StoresMethods, Closing):
         self.connection: Answering = self.local
 
     def store(self, name: str) -> Store:
-        """One store, whether it exists or not: the first inject makes it."""
+        """Return one store, whether it exists or not; the first inject creates it."""
         return Store(self.connection, name)
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True after `close`."""
         return self.handle.closed
 
     @override
     def close(self) -> None:
-        """Save what is open and give the folder back; waits for calls of other threads. Does nothing a second time."""
+        """Save open stores and release the folder; wait for calls of other threads. Repeated calls have no effect."""
         self.handle.close()
 
     @override
@@ -495,15 +500,14 @@ class Library(StoresMethods, Closing):
 
 
 def defer_to_host() -> None:
-    """Hand log lines to `logging`, under their modules' names, unless the program has configured structlog itself.
+    """Route log records to `logging` under their modules' names, unless the program has configured structlog.
 
-    As structlog comes it would write all of them to standard output. `logging` shows warnings on standard error, and
-    nothing below them, until the program says otherwise. What was slow interests those who look after a server: of that
-    it shows nothing either.
+    Structlog's default would write all of them to standard output. By default `logging` shows warnings on standard
+    error. Warnings about slow operations are hidden, because they matter only to operators of servers.
     """
     if structlog.is_configured():
         return
-    _show_only_when_asked("kgserve.platform.metrics.slow")
+    _hide_by_default("kgserve.platform.metrics.slow")
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -517,8 +521,8 @@ def defer_to_host() -> None:
     )
 
 
-def _show_only_when_asked(name: str) -> None:
-    """`logging` prints a warning that finds no handler, so it finds one that does nothing."""
+def _hide_by_default(name: str) -> None:
+    """Add a handler that does nothing, because `logging` prints warnings that find no handler."""
     logger = logging.getLogger(name)
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())

@@ -129,7 +129,7 @@ def test_a_forked_process_is_told_to_leave_it(folder: Path) -> None:
     with Program(folder, program, opening=opening) as forking:
         done = forking.end()
     first, second, last = done.out.splitlines()
-    assert "from which this one was forked; serve the folder with `kgserve serve`" in first
+    assert "before it forked this one; to use the folder from several processes, run `kgserve serve`" in first
     assert f"in use by process {forking.pid}" in second
     assert last == "7 a"
 
