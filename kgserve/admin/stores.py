@@ -250,7 +250,7 @@ def _summary(graphs: Graphs, layout: Layout, store: OpenStore | None) -> StoreSu
         engine_bytes=engine_bytes,
         created_at=format_time(described.created_at),
         last_write=format_time(state.time) if state.sequence else None,
-        settings=_choices(described),
+        settings=_settings_summary(described),
         lag=most_behind(standing_of(store, graphs.indexer, graphs.historian)) if store else None,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
@@ -268,12 +268,12 @@ def _summary_of_remote(name: str, away: Away) -> StoreSummary:
         journal_bytes=0,
         engine_bytes=0,
         created_at=format_time(away.description.created_at),
-        settings=_choices(away.description),
+        settings=_settings_summary(away.description),
         node=away.node,
     )
 
 
-def _choices(described: StoreFile) -> StoreChoices:
+def _settings_summary(described: StoreFile) -> StoreChoices:
     small = len(msgspec.json.encode(described.metadata)) <= MAX_LISTED_METADATA_BYTES
     return StoreChoices(
         name=described.name,
