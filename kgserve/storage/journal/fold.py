@@ -76,8 +76,9 @@ def fold(
 
     drop_loose: omit edges whose endpoints do not exist; this holds all node ids in memory.
 
-    The rows decide: every frame and every snapshot has a checksum. If they do not match the last change set's digest, a
-    write was planned on a row that the engine had wrong, and the returned state has the digest of the rows.
+    Rows take precedence over the digest, because every frame and every snapshot has a checksum. Rows that do not match
+    the last digest come from a write that was planned on wrong engine rows. The returned state then has the digest of
+    the rows.
     """
     pending = iter(changes)
     first, size = deque[ChangeSet](), 0

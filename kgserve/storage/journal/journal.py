@@ -58,7 +58,7 @@ class FrameError(Exception):
 
 
 class OutOfOrder(FrameError):
-    """Whole frame whose sequence is not the one ``due``; a crash never leaves that."""
+    """Whole frame whose sequence is not ``due``; a crash never causes this."""
 
     def __init__(self, offset: int, first: int, due: int) -> None:
         super().__init__(offset, f"sequence {first} where {due} was due")

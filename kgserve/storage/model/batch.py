@@ -277,7 +277,7 @@ _ENDS_BEFORE_START = ("valid_to", "is before valid_from")
 
 def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
     """Return True if an existing node needs no new state."""
-    if put.is_head and not _supersedes_heads(put, old):
+    if put.is_head and not _extends_heads(put, old):
         return True
     if _was_in_conflict(put, old):
         return False
@@ -304,8 +304,8 @@ def _was_in_conflict(put: NodePut, old: NodeRow) -> bool:
     return old.version in put.heads and (put.version or 0) > old.version
 
 
-def _supersedes_heads(put: NodePut, old: NodeRow) -> bool:
-    """Return True if a copied head supersedes all heads here."""
+def _extends_heads(put: NodePut, old: NodeRow) -> bool:
+    """Return True if a copied head is new here, and every head here was in conflict with it in its source store."""
     heads = (old.version, *conflicts(old))
     return put.version not in heads and set(heads) <= {*put.heads}
 
