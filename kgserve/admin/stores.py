@@ -131,8 +131,9 @@ def _require_no_conflicts(graph: Graph, store: OpenStore) -> None:
 def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
     """Delete the store's graph, journal and files permanently.
 
-    `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them. Raises
-    NotFound.
+    `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them.
+
+    Raises NotFound.
     """
     if request.confirm != graph.name:
         raise InvalidInput.at("confirm", f"must repeat the store's name: ?confirm={graph.name}")
@@ -415,8 +416,9 @@ def move(graph: Graph, request: MoveRequest) -> MoveAnswer:
     """Move a store to another node, and wait until that node has opened it.
 
     Requests wait during the move and are then sent to the new node. After half a minute the answer is `opened: false`
-    with the `reason`; the store belongs to the other node in this case, too. Any node accepts this request. Raises
-    Conflict for a node that is not alive, and where there is no cluster.
+    with the `reason`; the store belongs to the other node in this case, too. Any node accepts this request.
+
+    Raises Conflict for a node that is not alive, and where there is no cluster.
     """
     return graph.pool.move(graph.name, request.to)
 
@@ -426,7 +428,9 @@ def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
 
     Stores move one after the other; requests wait meanwhile, and are sent to the new node. Stores that cannot be moved
     are listed under `failed`. Stores that their new nodes have not opened within half a minute in total are listed
-    under `unopened`. Raises Conflict where there is no cluster.
+    under `unopened`.
+
+    Raises Conflict where there is no cluster.
     """
     return graphs.pool.drain(undo=request.undo)
 
@@ -434,8 +438,9 @@ def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
 def repair(graph: Graph) -> RepairAnswer:
     """Rebuild a store's log from the files of this node, after the log has lost commits.
 
-    The files must contain everything that is left of the log, unchanged, and nothing beyond it. Raises Conflict if they
-    do not, if the log is intact, or where there is no cluster.
+    The files must contain everything that is left of the log, unchanged, and nothing beyond it.
+
+    Raises Conflict if they do not, if the log is intact, or where there is no cluster.
     """
     return graph.pool.repair(graph.name)
 
