@@ -49,11 +49,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def backup_store(graph: Graph, request: StoreBackupRequest) -> StoreBackupAnswer:
-    """Back up a store into a folder below the server's `backup_dir`; after the first backup, only what is new.
+    """Back up a store into a folder below the server's `backup_dir`.
 
-    Writes continue during the backup. Every commit from `first` to `sequence`, and every time from `since` to
-    `taken_at`, can be restored. An interrupted backup leaves the previous one unchanged. When kgserve is used as a
-    library, any folder is allowed.
+    Copies the changes since the last backup there, or everything. Writes continue during the backup. Every commit from
+    `first` to `sequence`, and every time from `since` to `taken_at`, can be restored. An interrupted backup leaves the
+    previous one unchanged. When kgserve is used as a library, any folder is allowed.
 
     Raises NotFound, Forbidden for a folder outside of `backup_dir`, Conflict while another backup uses the folder.
     """

@@ -78,27 +78,27 @@ def doctor(settings: Settings, store: str | None, repairs: Repairs) -> Iterator[
             layout = pool.layout(name)
             if not layout.exists:
                 raise NoStore(name)
-            findings = list(_examine(pool, layout, repairs))
+            findings = list(_check_store(pool, layout, repairs))
             yield StoreReport(name, all(finding.ok for finding in findings), findings)
 
 
-def _examine(pool: StorePool, layout: Layout, repairs: Repairs) -> Iterator[Finding]:
+def _check_store(pool: StorePool, layout: Layout, repairs: Repairs) -> Iterator[Finding]:
     if repairs.salvage:
         yield from _salvage(pool, layout)
         yield from _salvage_history(layout)
-    yield _attempt("settings", lambda: _settings(layout))
+    yield _check_part("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
     left, sizes = layout.engine_mark(), (files.size(layout.engine), files.size(wal_path(layout.engine)))
     if repairs.rebuild:
         layout.forget_views()
-    yield _attempt("rows", lambda: _rows(pool, layout.name))
-    yield _attempt("links", lambda: _links(pool, layout.name))
-    yield _attempt("history", lambda: _history(layout))
-    yield _attempt("times", lambda: _times(pool, layout.name, repair=repairs.times))
-    yield _attempt("numbering", lambda: _last_versions(pool, layout.name))
-    yield _attempt("engine file", lambda: _engine_file(pool, layout.name, left, sizes))
-    yield _attempt("engine", lambda: _engine(pool, layout.name))
+    yield _check_part("rows", lambda: _rows(pool, layout.name))
+    yield _check_part("links", lambda: _links(pool, layout.name))
+    yield _check_part("history", lambda: _history(layout))
+    yield _check_part("times", lambda: _times(pool, layout.name, repair=repairs.times))
+    yield _check_part("numbering", lambda: _last_versions(pool, layout.name))
+    yield _check_part("engine file", lambda: _engine_file(pool, layout.name, left, sizes))
+    yield _check_part("engine", lambda: _engine(pool, layout.name))
 
 
 def _salvage(pool: StorePool, layout: Layout) -> Iterator[Finding]:
@@ -109,7 +109,7 @@ def _salvage(pool: StorePool, layout: Layout) -> Iterator[Finding]:
         yield Finding("salvage", ok=False, detail=str(error))
 
 
-def _attempt(part: str, look: Callable[[], str]) -> Finding:
+def _check_part(part: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(part, ok=True, detail=look())
     except (KgserveError, OSError) as error:
@@ -118,8 +118,8 @@ def _attempt(part: str, look: Callable[[], str]) -> Finding:
 
 def _journal(folder: Path) -> Iterator[Finding]:
     snapshots = snapshot.list_snapshots(folder)
-    yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
-    yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(folder))
+    yield from (_check_part(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
+    yield from (_check_part(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(folder))
 
 
 def _settings(layout: Layout) -> str:

@@ -131,8 +131,9 @@ def _require_no_conflicts(graph: Graph, store: OpenStore) -> None:
 def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
     """Delete the store's graph, journal and files permanently.
 
-    `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them. Raises
-    NotFound.
+    `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them.
+
+    Raises NotFound.
     """
     if request.confirm != graph.name:
         raise InvalidInput.at("confirm", f"must repeat the store's name: ?confirm={graph.name}")
@@ -250,7 +251,7 @@ def _summary(graphs: Graphs, layout: Layout, store: OpenStore | None) -> StoreSu
         engine_bytes=engine_bytes,
         created_at=format_time(described.created_at),
         last_write=format_time(state.time) if state.sequence else None,
-        settings=_choices(described),
+        settings=_settings_summary(described),
         lag=most_behind(standing_of(store, graphs.indexer, graphs.historian)) if store else None,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
@@ -268,12 +269,12 @@ def _summary_of_remote(name: str, away: Away) -> StoreSummary:
         journal_bytes=0,
         engine_bytes=0,
         created_at=format_time(away.description.created_at),
-        settings=_choices(away.description),
+        settings=_settings_summary(away.description),
         node=away.node,
     )
 
 
-def _choices(described: StoreFile) -> StoreChoices:
+def _settings_summary(described: StoreFile) -> StoreChoices:
     small = len(msgspec.json.encode(described.metadata)) <= MAX_LISTED_METADATA_BYTES
     return StoreChoices(
         name=described.name,
@@ -415,8 +416,9 @@ def move(graph: Graph, request: MoveRequest) -> MoveAnswer:
     """Move a store to another node, and wait until that node has opened it.
 
     Requests wait during the move and are then sent to the new node. After half a minute the answer is `opened: false`
-    with the `reason`; the store belongs to the other node in this case, too. Any node accepts this request. Raises
-    Conflict for a node that is not alive, and where there is no cluster.
+    with the `reason`; the store belongs to the other node in this case, too. Any node accepts this request.
+
+    Raises Conflict for a node that is not alive, and where there is no cluster.
     """
     return graph.pool.move(graph.name, request.to)
 
@@ -426,7 +428,9 @@ def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
 
     Stores move one after the other; requests wait meanwhile, and are sent to the new node. Stores that cannot be moved
     are listed under `failed`. Stores that their new nodes have not opened within half a minute in total are listed
-    under `unopened`. Raises Conflict where there is no cluster.
+    under `unopened`.
+
+    Raises Conflict where there is no cluster.
     """
     return graphs.pool.drain(undo=request.undo)
 
@@ -434,8 +438,9 @@ def drain(graphs: Graphs, request: DrainRequest) -> DrainAnswer:
 def repair(graph: Graph) -> RepairAnswer:
     """Rebuild a store's log from the files of this node, after the log has lost commits.
 
-    The files must contain everything that is left of the log, unchanged, and nothing beyond it. Raises Conflict if they
-    do not, if the log is intact, or where there is no cluster.
+    The files must contain everything that is left of the log, unchanged, and nothing beyond it.
+
+    Raises Conflict if they do not, if the log is intact, or where there is no cluster.
     """
     return graph.pool.repair(graph.name)
 

@@ -86,9 +86,9 @@ class FeedCommit:
 class Ring:
     """Ring buffer of consecutive commits. Not thread-safe."""
 
-    def __init__(self, most: int = RING_EVENTS) -> None:
-        """Keep at most ``most`` commits, ``most`` events and `RING_BYTES`."""
-        self._most = most
+    def __init__(self, max_entries: int = RING_EVENTS) -> None:
+        """Keep at max_entries ``max_entries`` commits, ``max_entries`` events and `RING_BYTES`."""
+        self._max_entries = max_entries
         self._commits: deque[FeedCommit] = deque()
         self._events = self._bytes = 0
 
@@ -98,16 +98,16 @@ class Ring:
             self.clear()
         self._commits.append(commit)
         self._count(commit, 1)
-        while len(self._commits) > self._most or self._events > self._most or self._bytes > RING_BYTES:
+        while len(self._commits) > self._max_entries or self._events > self._max_entries or self._bytes > RING_BYTES:
             self._count(self._commits.popleft(), -1)
 
-    def since(self, position: Position, most: int) -> list[FeedCommit] | None:
-        """Return up to ``most`` commits from a position on; None if the buffer does not cover the position."""
+    def since(self, position: Position, max_entries: int) -> list[FeedCommit] | None:
+        """Return up to ``max_entries`` commits from a position on; None if the buffer does not cover the position."""
         held = len(self._commits)
         if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
             return None
         start = position.sequence - self._commits[0].sequence
-        return [self._commits[at] for at in range(start, min(held, start + most))]
+        return [self._commits[at] for at in range(start, min(held, start + max_entries))]
 
     def clear(self) -> None:
         """Drop all commits."""
@@ -171,12 +171,12 @@ class ChangeFeed:
             self._wakes[number] = wake
         return lambda: self._unlisten(number)
 
-    def recent(self, position: Position, most: int = PAGE_COMMITS) -> list[FeedCommit] | None:
+    def recent(self, position: Position, max_entries: int = PAGE_COMMITS) -> list[FeedCommit] | None:
         """Return commits from memory: [] if none is newer, None if they must be read from the files."""
         with self._lock:
             if position.sequence > self.latest:
                 return []
-            return self._ring.since(position, most)
+            return self._ring.since(position, max_entries)
 
     def markers(self, after: int) -> list[tuple[int, StoreEvent]]:
         """Return the markers with a number above ``after``."""
@@ -240,7 +240,7 @@ class Reader:
         self.feed = feed
         self._unlisten = feed.listen(wake)
         try:
-            self._marked = feed.number()
+            self._last_marker = feed.number()
             latest = feed.latest  # read even if a position is given: later reads of it do not block
             self.position = position or Position.after(latest)
         except BaseException:
@@ -269,9 +269,9 @@ class Reader:
             self._consumed = recorded
             return self._take_markers(selection)
         if may_block:
-            return self._fill(commits if commits is not None else self._from_files(), selection)
+            return self._fill_page(commits if commits is not None else self._from_files(), selection)
         quick = next((at for at, each in enumerate(commits or ()) if not each.quick), len(commits or ()))
-        return self._fill((commits or [])[:quick], selection) if quick else None
+        return self._fill_page((commits or [])[:quick], selection) if quick else None
 
     def caught_up(self) -> bool:
         """Return True if no unread commit exists."""
@@ -285,7 +285,7 @@ class Reader:
         for change in self._tail.read(self.position.sequence, self.feed.latest):
             yield FeedCommit(self.feed.store, change)
 
-    def _fill(self, commits: Iterable[FeedCommit], selection: Selection) -> list[FeedEntry]:
+    def _fill_page(self, commits: Iterable[FeedCommit], selection: Selection) -> list[FeedEntry]:
         page: list[FeedEntry] = []
         limits = self._limits
         size = scanned = 0
@@ -306,9 +306,9 @@ class Reader:
         return page
 
     def _take_markers(self, selection: Selection) -> list[FeedEntry]:
-        found = self.feed.markers(self._marked)
+        found = self.feed.markers(self._last_marker)
         if found:
-            self._marked = found[-1][0]
+            self._last_marker = found[-1][0]
         return [FeedEntry(event, event.json()) for _, event in found if selection.takes(event)]
 
 
@@ -401,14 +401,14 @@ class ChangeFeeds(ChangeFeedLookup):
 
     def dropped(self, store: str) -> None:
         """End the listeners of a deleted store and announce the deletion."""
-        self._end(store, dropped=True)
+        self._end_feed(store, dropped=True)
         self._announce(store)
 
     def moved(self, store: str) -> None:
         """End the listeners of a store that moved to another server; they reconnect there."""
-        self._end(store)
+        self._end_feed(store)
 
-    def _end(self, store: str, *, dropped: bool = False) -> None:
+    def _end_feed(self, store: str, *, dropped: bool = False) -> None:
         with self._lock:
             self._arrivals.pop(store, None)
             feed = self._feeds.pop(store, None)

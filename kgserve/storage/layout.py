@@ -185,7 +185,7 @@ class Layout:
 
     def description(self) -> StoreFile | None:
         """Return the description from the newest valid settings record, or from store.json; None if both fail."""
-        records = (_decoded(content) for content in read_records(self.journal))
+        records = (_decode_description(content) for content in read_records(self.journal))
         # store.json is at most as new as a damaged newest record, and newer than the record before it.
         return next(
             (found for found in (next(records, None), self._file_description(), *records) if found is not None), None
@@ -226,11 +226,11 @@ class Layout:
         return None
 
     def _journal_description(self) -> StoreFile | None:
-        return _decoded(next(read_records(self.journal), None))
+        return _decode_description(next(read_records(self.journal), None))
 
     def _file_description(self) -> StoreFile | None:
         try:
-            return _decoded(self._store_file.read_bytes())
+            return _decode_description(self._store_file.read_bytes())
         except OSError:
             return None
 
@@ -330,7 +330,7 @@ def write_description(root: Path, description: StoreFile) -> None:
 
 def _write_record(folder: Path, content: bytes) -> None:
     """Add a settings record durably. Raises OSError with the previous record still the newest."""
-    numbers = _numbers(folder)
+    numbers = _record_numbers(folder)
     number = max(numbers, default=0) + 1
     write_whole(folder / f"{SETTINGS_RECORD_PREFIX}{number}", f"{_checksum(content)}\n".encode() + content)
     for old in sorted(numbers)[: 1 - MAX_SETTINGS_RECORDS]:
@@ -339,7 +339,7 @@ def _write_record(folder: Path, content: bytes) -> None:
 
 def read_records(folder: Path) -> Iterator[bytes | None]:
     """Yield the contents of the settings records in a journal's folder, newest first; None for damaged ones."""
-    for number in sorted(_numbers(folder), reverse=True):
+    for number in sorted(_record_numbers(folder), reverse=True):
         try:
             checksum, _, content = (folder / f"{SETTINGS_RECORD_PREFIX}{number}").read_bytes().partition(b"\n")
         except OSError:
@@ -348,7 +348,7 @@ def read_records(folder: Path) -> Iterator[bytes | None]:
             yield content if checksum == _checksum(content).encode() else None
 
 
-def _numbers(folder: Path) -> list[int]:
+def _record_numbers(folder: Path) -> list[int]:
     names = (path.name[len(SETTINGS_RECORD_PREFIX) :] for path in folder.glob(f"{SETTINGS_RECORD_PREFIX}*"))
     return [int(name) for name in names if name.isdecimal()]
 
@@ -357,7 +357,7 @@ def _checksum(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
 
 
-def _decoded(content: bytes | None) -> StoreFile | None:
+def _decode_description(content: bytes | None) -> StoreFile | None:
     try:
         return None if content is None else decode_json(content, StoreFile)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -433,16 +433,16 @@ _WITNESS_LOCK_TIMEOUT_SECONDS = 1.0  # normally no lock is held
 def witnesses(layout: Layout) -> Iterator[Witness]:
     """Yield the last sequence that each projection of a closed store has seen; read-only, takes a millisecond."""
     yield Witness("the history", seen_by_history(layout))
-    yield Witness("the catalog", _of_database(layout.catalog, _SELECT_CURSOR_SEQUENCE))
-    yield Witness("the memory index", _of_database(layout.memories, _SELECT_CURSOR_SEQUENCE))
-    yield Witness("the keyword index", _of_manifest(layout.views / "keyword"))
-    yield Witness("the vector index", _of_manifest(layout.views / "vector"))
+    yield Witness("the catalog", _cursor_sequence(layout.catalog, _SELECT_CURSOR_SEQUENCE))
+    yield Witness("the memory index", _cursor_sequence(layout.memories, _SELECT_CURSOR_SEQUENCE))
+    yield Witness("the keyword index", _manifest_sequence(layout.views / "keyword"))
+    yield Witness("the vector index", _manifest_sequence(layout.views / "vector"))
     yield Witness("the current rows", newest_base(layout.rows))
 
 
 def seen_by_history(layout: Layout) -> int:
     """Return the last commit that the history has seen; 0 if unknown. The store may be open."""
-    return _of_database(layout.history, _SELECT_VERIFIED_HISTORY_SEQUENCE)
+    return _cursor_sequence(layout.history, _SELECT_VERIFIED_HISTORY_SEQUENCE)
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -451,14 +451,14 @@ class _Manifest(msgspec.Struct, frozen=True):
     sequence: int
 
 
-def _of_manifest(folder: Path) -> int:
+def _manifest_sequence(folder: Path) -> int:
     try:
         return decode_json((folder / "manifest.json").read_bytes(), _Manifest).sequence
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return 0
 
 
-def _of_database(path: Path, query: str) -> int:
+def _cursor_sequence(path: Path, query: str) -> int:
     if not path.is_file():
         return 0
     try:

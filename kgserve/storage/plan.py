@@ -204,7 +204,7 @@ _Row = TypeVar("_Row", EdgeRow, LinkRow)
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class _Changes(Generic[_Row, _Key]):
+class _EdgeChanges(Generic[_Row, _Key]):
     """Changes of edges, or of links."""
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class _Changes(Generic[_Row, _Key]):
             self.removed.append(old)
 
 
-class _Draft:
+class _ChangeSetDraft:
     """Rows of one change set while it is planned."""
 
     def __init__(self, workspace: Workspace, sequence: int, now: int, rules: Rules) -> None:
@@ -240,8 +240,8 @@ class _Draft:
         self.nodes_deleted: list[str] = []
         self.last_versions: list[int] = []
         self.forgets = False
-        self.edges = _Changes[EdgeRow, EdgeKey]()
-        self.links = _Changes[LinkRow, LinkKey]()
+        self.edges = _EdgeChanges[EdgeRow, EdgeKey]()
+        self.links = _EdgeChanges[LinkRow, LinkKey]()
         self.accessed: dict[str, Access] = {}
         self.former: list[BeforeImage] = []
         self.said: list[CoAuthor] = []
@@ -380,7 +380,7 @@ class _Draft:
         if put.key in self.workspace.settled:
             self.report.edges_unchanged += 1
             return
-        if not self._has_ends(put, put.key[:2]):
+        if not self._has_endpoints(put, put.key[:2]):
             return
         old = self.workspace.edges.get(put.key)
         if (row := self._next_edge(put, old, touch=touch)) is not None:
@@ -388,7 +388,7 @@ class _Draft:
             self.edges.take(row, old, is_new=row.sequence == self.sequence)
 
     def put_link(self, put: LinkPut, *, touch: bool) -> None:
-        if not self._has_ends(put.edge, put.edge.key[:1]):
+        if not self._has_endpoints(put.edge, put.edge.key[:1]):
             return
         old = self.workspace.links.get(put.key)
         if (edge := self._next_edge(put.edge, old and old.edge, touch=touch)) is not None:
@@ -396,7 +396,7 @@ class _Draft:
             self.workspace.put_link(put.key, row)
             self.links.take(row, old, is_new=edge.sequence == self.sequence)
 
-    def _has_ends(self, put: EdgePut, ends: tuple[str, ...]) -> bool:
+    def _has_endpoints(self, put: EdgePut, ends: tuple[str, ...]) -> bool:
         """Return True if the endpoints exist; otherwise skip the edge."""
         present = self.workspace.present
         missing = [end for end in dict.fromkeys(ends) if end not in present]
@@ -525,7 +525,7 @@ def plan(
     Raises InvalidInput for an invalid row unless the batch is ``partial``. The workspace is then unusable, so run
     `check` first for batches that may be rejected.
     """
-    draft = _Draft(workspace, state.sequence + 1, commit_time(now, state.time), rules)
+    draft = _ChangeSetDraft(workspace, state.sequence + 1, commit_time(now, state.time), rules)
     draft.forgets = batch.forgets
     kept = {put.id for put in batch.nodes} if batch.delete_nodes else set[str]()
     for key in batch.delete_edges:
@@ -547,7 +547,7 @@ def plan(
         draft.access(access)
     change = draft.change_set(state)
     if batch.told:
-        draft.report.rows, draft.report.before = _named(batch, workspace), draft.removed
+        draft.report.rows, draft.report.before = _named_rows(batch, workspace), draft.removed
     return change, draft.finish_report(change.sequence if change else state.sequence)
 
 
@@ -567,10 +567,10 @@ def check(batch: WriteBatch, workspace: Workspace, rules: Rules = NO_RULES) -> N
     for put in _last_wins(batch.nodes, _id):
         fault = node_fault(put, None if put.id in gone else workspace.nodes.get(put.id), rules)
         if fault is not None:
-            wrong.append(FieldError(_path(batch, "nodes", put.index, fault[0]), fault[1]))
+            wrong.append(FieldError(_field_path(batch, "nodes", put.index, fault[0]), fault[1]))
             only_kinds = only_kinds and not rules.allows(put.type)
     for index, fault in _edge_faults(batch, workspace, gone, cut):
-        wrong.append(FieldError(_path(batch, "edges", index, fault[0]), fault[1]))
+        wrong.append(FieldError(_field_path(batch, "edges", index, fault[0]), fault[1]))
         only_kinds = False
     if wrong:
         kind = KindNotAllowed if only_kinds else InvalidInput
@@ -604,14 +604,14 @@ def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: s
             raise Conflict(refusal(put.id, workspace.survivor(put.id)))
 
 
-def _path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
+def _field_path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
     # A request for a single row sends no list, and its field for the type is `kind`.
     if batch.told:
         return "kind" if field == "type" else field
     return f"{rows}[{index}].{field}"
 
 
-def _named(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow | LinkRow]:
+def _named_rows(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow | LinkRow]:
     nodes = [workspace.nodes[put.id] for put in batch.nodes if put.id in workspace.nodes]
     edges = [row for put in batch.edges if (row := workspace.edges.get(put.key)) is not None]
     links = [row for put in batch.links if (row := workspace.links.get(put.key)) is not None]

@@ -76,16 +76,17 @@ def fold(
 
     drop_loose: omit edges whose endpoints do not exist; this holds all node ids in memory.
 
-    The rows decide: every frame and every snapshot has a checksum. If they do not match the last change set's digest, a
-    write was planned on a row that the engine had wrong, and the returned state has the digest of the rows.
+    Rows take precedence over the digest, because every frame and every snapshot has a checksum. Rows that do not match
+    the last digest come from a write that was planned on wrong engine rows. The returned state then has the digest of
+    the rows.
     """
-    coming = iter(changes)
+    pending = iter(changes)
     first, size = deque[ChangeSet](), 0
-    for change in coming:
+    for change in pending:
         first.append(change)
         size += _size(change)
         if size > memory_bytes:
-            return _fold_on_disk(base, _drain(first, coming), target, drop_loose=drop_loose)
+            return _fold_on_disk(base, _drain(first, pending), target, drop_loose=drop_loose)
     return _fold_in_memory(base, NetChange(first), target, drop_loose=drop_loose)
 
 
@@ -96,7 +97,7 @@ def write_rows(
     found = ([*map(astuple, rows)] for rows in nodes)
     written = _write(target / NODES_FILE, found, iter(()), width=width)
     found = ([*map(astuple, rows)] for rows in edges)
-    return _folded(expected, written, _write(target / EDGES_FILE, found, iter(()), width=width))
+    return _fold_result(expected, written, _write(target / EDGES_FILE, found, iter(()), width=width))
 
 
 def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> Folded:
@@ -107,28 +108,28 @@ def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loo
     written = _write(target / NODES_FILE, nodes, fresh_nodes, width=width)
     kept = _merge(base, EDGES_FILE, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
     fresh = (astuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
-    return _folded(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, width=width))
+    return _fold_result(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, width=width))
 
 
 def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool) -> Folded:
     expected = StoreState()
     width = width_of_rows(base)
     with ExitStack() as stack:
-        nodes = stack.enter_context(_Spill(target / "nodes.spill", NodeRow))
-        edges = stack.enter_context(_Spill(target / "edges.spill", EdgeRow))
+        nodes = stack.enter_context(_RowSpill(target / "nodes.spill", NodeRow))
+        edges = stack.enter_context(_RowSpill(target / "edges.spill", EdgeRow))
         if base is not None:
             for name, spill, key_fields in ((NODES_FILE, nodes, 1), (EDGES_FILE, edges, 3)):
                 for rows in read_rows(base / name):
                     spill.put_tuples(rows, key_fields)
         for change in changes:
-            width = max(width, _spill(change, nodes, edges))
+            width = max(width, _spill_changes(change, nodes, edges))
             expected = change.state
         written = _write(target / NODES_FILE, (), map(astuple, nodes.rows()), width=width)
         left = map(astuple, edges.rows())
-        return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, width=width))
+        return _fold_result(expected, written, _write_edges((), left, target, drop_loose=drop_loose, width=width))
 
 
-def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> ColumnSet:
+def _spill_changes(change: ChangeSet, nodes: _RowSpill[NodeRow], edges: _RowSpill[EdgeRow]) -> ColumnSet:
     """Apply a change set, deletions first; return the width of its widest row."""
     for key in change.edges_deleted:
         edges.remove(key)
@@ -157,7 +158,7 @@ def _size(change: ChangeSet) -> int:
     return nodes + sum(len(row.attributes) for row in edges) + _FOLDED_ROW_OVERHEAD_BYTES * change.size
 
 
-def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> Folded:
+def _fold_result(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> Folded:
     """Return the result for the digests and counts that were written."""
     digest = (nodes[0] + edges[0]) % (1 << 128)
     return Folded(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
@@ -194,7 +195,7 @@ def _write(
     schema = schema_of(path.name, width)
     values = _value_getter(path.name, width)
     with parquet_writer(path, schema, _DICTIONARY_COLUMNS) as writer:
-        for rows in _batches(kept, fresh):
+        for rows in _row_batches(kept, fresh):
             columns = zip(*map(values, rows), strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -210,7 +211,7 @@ def _value_getter(name: str, width: ColumnSet) -> Callable[[RowTuple], RowTuple]
     return wanted if width is ColumnSet.PLAIN else lambda row: wanted(values(row))
 
 
-def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:
+def _row_batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:
     for rows in kept:
         if rows:
             yield rows
@@ -225,7 +226,7 @@ def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Itera
         yield rows
 
 
-class _Spill(Generic[Row]):
+class _RowSpill(Generic[Row]):
     """Hash-partitioned rows and deletions on disk, for more than fits in memory. Removes its folder on exit.
 
     Every key goes to one of many files, in the order of the journal. The final row of a key is therefore known from one
@@ -264,7 +265,7 @@ class _Spill(Generic[Row]):
         """Return the remaining rows by sequence. Call once; add nothing afterwards."""
         self._flush()
         for part in range(FOLD_PARTITIONS):
-            self._settle(self._path(part))
+            self._compact_partition(self._path(part))
         return heapq.merge(*(self._read(self._path(part)) for part in range(FOLD_PARTITIONS)), key=_sequence)
 
     def _write(self, key: str | EdgeKey, record: bytes) -> None:
@@ -282,7 +283,7 @@ class _Spill(Generic[Row]):
             buffer.clear()
         self._buffered = 0
 
-    def _settle(self, path: Path) -> None:
+    def _compact_partition(self, path: Path) -> None:
         """Rewrite a partition with its remaining rows, ordered by sequence."""
         left: dict[Any, Row] = {}
         records = 0
@@ -301,14 +302,14 @@ class _Spill(Generic[Row]):
 
     def _read(self, path: Path) -> Iterator[Any]:
         with path.open("rb", buffering=_PARTITION_READ_BYTES) as file:
-            while record := _next(file):
+            while record := _read_record(file):
                 yield self._decode(record)
 
     def _path(self, part: int) -> Path:
         return self._folder / f"{part:03d}"
 
 
-def _next(file: BinaryIO) -> bytes:
+def _read_record(file: BinaryIO) -> bytes:
     return file.read(int.from_bytes(file.read(_LENGTH_BYTES)))
 
 

@@ -58,7 +58,7 @@ class FrameError(Exception):
 
 
 class OutOfOrder(FrameError):
-    """Whole frame whose sequence is not the one ``due``; a crash never leaves that."""
+    """Whole frame whose sequence is not ``due``; a crash never causes this."""
 
     def __init__(self, offset: int, first: int, due: int) -> None:
         super().__init__(offset, f"sequence {first} where {due} was due")
@@ -94,7 +94,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 def encode_frame(changes: list[ChangeSet]) -> bytes:
     """Return the bytes of one frame. The change sets must be consecutive."""
-    return _framed(FRAME_MAGIC, _encode(changes), changes)
+    return _build_frame(FRAME_MAGIC, _encode(changes), changes)
 
 
 class EncodedFrame(NamedTuple):
@@ -108,14 +108,14 @@ def encode_packed(changes: list[ChangeSet]) -> EncodedFrame:
     """Return a frame that is packed if it has enough rows and compresses well."""
     payload = _encode(changes)
     if sum(change.size for change in changes) < MIN_PACKED_ROWS or not _is_worth_packing(payload):
-        return EncodedFrame(_framed(FRAME_MAGIC, payload, changes), 0)
+        return EncodedFrame(_build_frame(FRAME_MAGIC, payload, changes), 0)
     packed = zlib.compress(payload, _COMPRESSION_LEVEL)
-    return EncodedFrame(_framed(PACKED_FRAME_MAGIC, packed, changes), len(payload) - len(packed))
+    return EncodedFrame(_build_frame(PACKED_FRAME_MAGIC, packed, changes), len(payload) - len(packed))
 
 
 def frame_bytes(frame: Frame) -> bytes:
     """Return the unpacked encoding of a frame that was read."""
-    return _framed(FRAME_MAGIC, frame.payload, frame.changes())
+    return _build_frame(FRAME_MAGIC, frame.payload, frame.changes())
 
 
 def _is_worth_packing(payload: bytes) -> bool:
@@ -123,7 +123,7 @@ def _is_worth_packing(payload: bytes) -> bool:
     return _MIN_PACKING_RATIO * len(zlib.compress(sample, _COMPRESSION_LEVEL)) < len(sample)
 
 
-def _framed(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> bytes:
+def _build_frame(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> bytes:
     header = _FRAME_HEADER_STRUCT.pack(magic, len(payload), changes[0].sequence, len(changes), changes[-1].time)
     return header + _FRAME_CHECKSUM_STRUCT.pack(_checksum(header, payload)) + payload
 
@@ -373,7 +373,7 @@ class Journal:
             if durable:
                 os.fdatasync(self._descriptor)
         except OSError as error:
-            self._cut_back(newest)
+            self._truncate_failed_write(newest)
             raise storage_error(error, "appending to the journal") from error
         with self._lock:
             self._segments[-1] = Segment(newest.first, newest.path, newest.size + len(data))
@@ -399,14 +399,14 @@ class Journal:
             if index + 1 < len(segments) and segments[index + 1].first <= after + 1:
                 continue
             if segment.first > due:
-                raise _missing(self.folder, due - 1)
+                raise _missing_commits_error(self.folder, due - 1)
             try:
                 for frame in read_segment(segment, segment.first):
                     due = frame.last + 1
                     if frame.last > after:
                         yield frame
             except FrameError as error:
-                raise _damaged(segment, error) from error
+                raise _damaged_segment_error(segment, error) from error
 
     @property
     def oldest(self) -> int:
@@ -426,14 +426,14 @@ class Journal:
                 s for s, after in zip(self._segments, self._segments[1:], strict=False) if after.first <= sequence + 1
             ]
             excess = sum(segment.size for segment in spare) - keep_bytes
-            going: list[Segment] = []
+            removed: list[Segment] = []
             for segment in spare:
                 if excess <= 0:
                     break
                 self._segments.remove(segment)
-                going.append(segment)
+                removed.append(segment)
                 excess -= segment.size
-        for segment in going:
+        for segment in removed:
             segment.path.unlink(missing_ok=True)
             # In order, so that a segment that reappears after a power loss is followed by the later ones.
             sync_folder(self.folder)
@@ -453,7 +453,7 @@ class Journal:
         with self._lock:
             self._segments.append(segment)
 
-    def _cut_back(self, segment: Segment) -> None:
+    def _truncate_failed_write(self, segment: Segment) -> None:
         try:
             os.ftruncate(self._descriptor, segment.size)
             os.fdatasync(self._descriptor)
@@ -476,10 +476,10 @@ def _new_segment(folder: Path, first: int) -> Segment:
     return Segment(first, path, path.stat().st_size)
 
 
-def _verify(segments: list[Segment], after: int, least: Witness) -> int:
+def _verify(segments: list[Segment], after: int, newest_witness: Witness) -> int:
     """Check all frames after a sequence and cut a torn tail; return the last whole sequence.
 
-    Raises JournalDamaged if that is before the one that ``least`` has seen.
+    Raises JournalDamaged if that is before the one that ``newest_witness`` has seen.
     """
     last = segments[-1].first - 1
     for index, segment in enumerate(segments):
@@ -489,14 +489,14 @@ def _verify(segments: list[Segment], after: int, least: Witness) -> int:
         last, end, fault = _whole_sequences(segment)
         if fault is not None:
             if not newest or _is_damage(segment, fault):
-                raise _damaged(segment, fault) from fault
-            if max(last, after) < least.sequence:
-                raise _behind(segment.path, max(last, after), least, f" ({fault})") from fault
+                raise _damaged_segment_error(segment, fault) from fault
+            if max(last, after) < newest_witness.sequence:
+                raise _journal_behind_error(segment.path, max(last, after), newest_witness, f" ({fault})") from fault
             _truncate(segment.path, end)
         if not newest and segments[index + 1].first != last + 1 > after:
-            raise _missing(segment.path.parent, last)
-    if max(last, after) < least.sequence:
-        raise _behind(segments[-1].path.parent, max(last, after), least)
+            raise _missing_commits_error(segment.path.parent, last)
+    if max(last, after) < newest_witness.sequence:
+        raise _journal_behind_error(segments[-1].path.parent, max(last, after), newest_witness)
     return last
 
 
@@ -506,13 +506,13 @@ def _truncate(path: Path, size: int) -> None:
         os.fsync(file.fileno())
 
 
-def _missing(folder: Path, last: int) -> JournalDamaged:
+def _missing_commits_error(folder: Path, last: int) -> JournalDamaged:
     return JournalDamaged(
         f"{named(folder)}: the commits after sequence {last} are missing; run `kgserve doctor --salvage`"
     )
 
 
-def _behind(path: Path, last: int, seen: Witness, fault: str = "") -> JournalDamaged:
+def _journal_behind_error(path: Path, last: int, seen: Witness, fault: str = "") -> JournalDamaged:
     whole = f"{named(path)}: it is whole up to sequence {last}{fault}"
     return JournalDamaged(
         f"{whole}, but {seen.name} has seen sequence {seen.sequence}: durable commits are missing; "
@@ -520,7 +520,7 @@ def _behind(path: Path, last: int, seen: Witness, fault: str = "") -> JournalDam
     )
 
 
-def _damaged(segment: Segment, error: FrameError) -> JournalDamaged:
+def _damaged_segment_error(segment: Segment, error: FrameError) -> JournalDamaged:
     return JournalDamaged(f"{named(segment.path)}: {error}; `kgserve doctor --salvage` keeps everything before it")
 
 
@@ -552,7 +552,7 @@ def salvage(folder: Path) -> Iterator[str]:
         whole, end, fault = _whole_sequences(segment)
         last = max(last, whole)
         if fault is not None:
-            yield _cut(segment, end, whole)
+            yield _cut_segment(segment, end, whole)
             yield from (_set_aside(later) for later in segments[index + 1 :])
             break
     if not list_segments(folder):
@@ -561,7 +561,7 @@ def salvage(folder: Path) -> Iterator[str]:
     sync_folder(folder)
 
 
-def _cut(segment: Segment, end: int, last: int) -> str:
+def _cut_segment(segment: Segment, end: int, last: int) -> str:
     kept = segment.path.read_bytes()
     segment.path.with_name(segment.path.name + DAMAGED_SUFFIX).write_bytes(kept)
     _truncate(segment.path, end)

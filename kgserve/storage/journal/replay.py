@@ -27,21 +27,21 @@ def all_accesses(layout: Layout, journal: Journal, last: int) -> Iterator[list[A
 
     Holds only the accesses after the snapshot in memory. Raises JournalDamaged.
     """
-    base = _base_of_accesses(layout, journal, last)
+    base = _find_accesses_base(layout, journal, last)
     after = snapshot.sequence_of(base) if base else journal.oldest - 1
     changed = changed_accesses(journal.frames(after), after, last)
-    for some in snapshot.read_accesses(base) if base else ():
-        if kept := [access for access in some if access.id not in changed]:
+    for batch in snapshot.read_accesses(base) if base else ():
+        if kept := [access for access in batch if access.id not in changed]:
             yield kept
     coming = (access for access in changed.values() if access is not None)
-    while some := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
-        yield some
+    while batch := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
+        yield batch
 
 
-def _base_of_accesses(layout: Layout, journal: Journal, last: int) -> Path | None:
+def _find_accesses_base(layout: Layout, journal: Journal, last: int) -> Path | None:
     """Return the newest snapshot up to a commit with whole accesses; None to read the journal alone."""
     try:
-        return _base_with(snapshot.ACCESSES_FILE, layout, journal, last)
+        return _find_base_with(snapshot.ACCESSES_FILE, layout, journal, last)
     except JournalDamaged:
         # Rows can be whole even if no snapshot is. A count that is too low beats never having a snapshot.
         log.error("accesses_lost", store=layout.name, before=journal.oldest)
@@ -53,18 +53,18 @@ def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[Link
 
     Holds only the links changed since the snapshot in memory. Raises JournalDamaged.
     """
-    base = _base_with(snapshot.LINKS_FILE, layout, journal, last)
+    base = _find_base_with(snapshot.LINKS_FILE, layout, journal, last)
     after = snapshot.sequence_of(base) if base else journal.oldest - 1
     changed: dict[LinkKey, LinkRow | None] = {}
     for change in link_changes(journal.frames(after), after, last):
         changed.update(dict.fromkeys(change.links_deleted))
         changed.update((row.key, row) for row in change.links_put())
-    for some in snapshot.read_links(base) if base else ():
-        if kept := [row for row in some if row.key not in changed]:
+    for batch in snapshot.read_links(base) if base else ():
+        if kept := [row for row in batch if row.key not in changed]:
             yield kept
     coming = (row for row in changed.values() if row is not None)
-    while some := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
-        yield some
+    while batch := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
+        yield batch
 
 
 def all_ended(
@@ -74,18 +74,18 @@ def all_ended(
 
     Raises JournalDamaged.
     """
-    base = _base_with(snapshot.ENDED_FILE, layout, journal, last)
+    base = _find_base_with(snapshot.ENDED_FILE, layout, journal, last)
     after = snapshot.sequence_of(base) if base else journal.oldest - 1
     changed = last_versions(journal.frames(after), after, last)
-    for some in snapshot.read_ended(base) if base else ():
-        if kept := [each for each in some if each[0] not in changed and each[0] not in forgotten]:
+    for batch in snapshot.read_ended(base) if base else ():
+        if kept := [each for each in batch if each[0] not in changed and each[0] not in forgotten]:
             yield kept
     coming = (each for each in changed.items() if each[1] and each[0] not in forgotten)
-    while some := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
-        yield some
+    while batch := list(islice(coming, snapshot.SNAPSHOT_BATCH_ROWS)):
+        yield batch
 
 
-def _base_with(name: str, layout: Layout, journal: Journal, last: int) -> Path | None:
+def _find_base_with(name: str, layout: Layout, journal: Journal, last: int) -> Path | None:
     """Return the newest snapshot up to a commit whose named file is whole; None to read the journal alone.
 
     Raises JournalDamaged if neither exists.

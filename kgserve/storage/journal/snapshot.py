@@ -129,10 +129,10 @@ def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
 def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
     """Yield batches of the links in a snapshot; nothing if it has none. Raises JournalDamaged."""
     if (file := part_file(snapshot, LINKS_FILE)) is not None:
-        yield from _links_in(file)
+        yield from _read_links_file(file)
 
 
-def _links_in(file: Path) -> Iterator[list[LinkRow]]:
+def _read_links_file(file: Path) -> Iterator[list[LinkRow]]:
     for batch in record_batches(file):
         stores, *edges = (column.to_pylist() for column in batch.columns)
         yield [LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_tuples(edges), strict=True)]
@@ -153,7 +153,7 @@ def part_file(snapshot: Path, name: str) -> Path | None:
     entry = _manifest(snapshot).files.get(name)
     if entry is None:
         return None
-    _require(snapshot / name, entry)
+    _check_file(snapshot / name, entry)
     return snapshot / name
 
 
@@ -210,11 +210,13 @@ def table(file: Path) -> pa.Table:
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a snapshot's Parquet file as Arrow batches, times as integers of microseconds."""
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
-        for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
-            yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
+        for batch in parquet.iter_batches(_rows_per_batch(parquet.metadata)):
+            yield pa.RecordBatch.from_arrays(
+                [_times_as_integers(column) for column in batch.columns], names=batch.schema.names
+            )
 
 
-def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
+def _rows_per_batch(metadata: pq.FileMetaData) -> int:
     # Sizes are summed by column: the total that the engine writes for a row group is wrong.
     at_a_time = SNAPSHOT_BATCH_ROWS
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -241,7 +243,7 @@ def measure_links(folder: Path) -> LinksState | None:
     file = folder / LINKS_FILE
     if not file.exists():
         return None
-    return reduce(lambda state, some: shift_links(state, some, ()), _links_in(file), LinksState())
+    return reduce(lambda state, some: shift_links(state, some, ()), _read_links_file(file), LinksState())
 
 
 def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
@@ -256,14 +258,14 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
     )
     for name in names:
         sync_file(folder / name)
-    files = {name: _entry(folder / name) for name in names}
+    files = {name: _file_entry(folder / name) for name in names}
     manifest = Manifest(
         SNAPSHOT_FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files
     )
     write_whole(folder / SNAPSHOT_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
     target = journal_folder / f"{SNAPSHOT_PREFIX}{state.sequence}"
     if target.exists():
-        _remove(target)
+        _remove_snapshot(target)
     folder.rename(target)
     sync_folder(journal_folder)
     return target
@@ -273,7 +275,7 @@ def verify(snapshot: Path) -> Manifest:
     """Return the manifest of a snapshot after checking all files. Raises JournalDamaged naming the wrong file."""
     manifest = _manifest(snapshot)
     for name, entry in manifest.files.items():
-        _require(snapshot / name, entry)
+        _check_file(snapshot / name, entry)
     return manifest
 
 
@@ -288,8 +290,8 @@ def _manifest(snapshot: Path) -> Manifest:
     return manifest
 
 
-def _require(path: Path, entry: FileEntry) -> None:
-    if not path.is_file() or _entry(path) != entry:
+def _check_file(path: Path, entry: FileEntry) -> None:
+    if not path.is_file() or _file_entry(path) != entry:
         raise JournalDamaged(f"{named(path)} is missing or does not match its checksum")
 
 
@@ -306,13 +308,13 @@ def remove_but_newest(journal_folder: Path, keep: int) -> int:
     """Remove all but the newest ``keep`` snapshots; return the oldest remaining sequence, 0 if none remains."""
     snapshots = list_snapshots(journal_folder)
     for snapshot in snapshots[keep:]:
-        _remove(snapshot)
+        _remove_snapshot(snapshot)
     for left in journal_folder.glob(f"{SNAPSHOT_PREFIX}*{_REMOVED_SUFFIX}"):
         shutil.rmtree(left, ignore_errors=True)
     return sequence_of(snapshots[:keep][-1]) if snapshots else 0
 
 
-def _remove(snapshot: Path) -> None:
+def _remove_snapshot(snapshot: Path) -> None:
     # Rename before deleting, so that a folder with a snapshot's name is always whole.
     removed = snapshot.with_name(snapshot.name + _REMOVED_SUFFIX)
     shutil.rmtree(removed, ignore_errors=True)
@@ -321,11 +323,11 @@ def _remove(snapshot: Path) -> None:
     shutil.rmtree(removed, ignore_errors=True)
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _times_as_integers(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
-def _entry(path: Path) -> FileEntry:
+def _file_entry(path: Path) -> FileEntry:
     hasher = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -59,15 +59,15 @@ class Tail:
         Raises Gone when the files begin later, FileNotFoundError when they were deleted, JournalDamaged.
         """
         while first <= last:
-            segment, wanted = self._find(first), first
+            segment, wanted = self._find_segment(first), first
             try:
                 for change in self._read_segment(segment, first, last):
                     yield change
                     first = change.sequence + 1
             except FrameError as error:
-                raise _damaged(segment, str(error)) from error
+                raise _damaged_segment_error(segment, str(error)) from error
             if first == wanted:
-                raise _damaged(segment, f"sequence {wanted} is missing")
+                raise _damaged_segment_error(segment, f"sequence {wanted} is missing")
 
     def page(self, after: int, last: int, rows: int = TAIL_BATCH_ROWS) -> list[ChangeSet]:
         """Return the change sets after ``after`` up to ``last``, limited to about ``rows`` rows and 16 MiB.
@@ -83,7 +83,7 @@ class Tail:
                 break
         return found
 
-    def _find(self, first: int) -> Segment:
+    def _find_segment(self, first: int) -> Segment:
         """Return the segment that holds a sequence; keep the current place if it is earlier in that segment."""
         segments = list_segments(self._folder)
         if not segments:
@@ -109,7 +109,7 @@ class Tail:
                     return
 
 
-def _damaged(segment: Segment, what: str) -> JournalDamaged:
+def _damaged_segment_error(segment: Segment, what: str) -> JournalDamaged:
     return JournalDamaged(f"{named(segment.path)}: {what}; run `kgserve doctor` on the stopped server's folder")
 
 
@@ -175,7 +175,7 @@ _links = msgpack_decoder(list[LinkChange]).decode
 def changed_accesses(frames: Iterable[Frame], after: int, last: int) -> Changed:
     """Return the final accesses after the commits from ``after`` (exclusive) to ``last``."""
     changed: Changed = {}
-    for part in _parts(frames, after, last, _accesses, b"accessed", b"nodes_deleted"):
+    for part in _read_parts(frames, after, last, _accesses, b"accessed", b"nodes_deleted"):
         changed.update(dict.fromkeys(part.nodes_deleted))
         changed.update((access.id, access) for access in part.accessed)
     return changed
@@ -199,15 +199,15 @@ def last_versions_of(changes: Iterable[NodeDeletions | ChangeSet]) -> dict[str, 
 
 def deletions(frames: Iterable[Frame], after: int, last: int) -> Iterator[NodeDeletions]:
     """Yield the commits after ``after``, up to ``last``, that delete nodes."""
-    return _parts(frames, after, last, _ended, b"last_versions")
+    return _read_parts(frames, after, last, _ended, b"last_versions")
 
 
 def link_changes(frames: Iterable[Frame], after: int, last: int) -> Iterator[LinkChange]:
     """Return the commits after ``after``, up to ``last``, that change links."""
-    return (part for part in _parts(frames, after, last, _links, b"links_") if part.links)
+    return (part for part in _read_parts(frames, after, last, _links, b"links_") if part.links)
 
 
-def _parts(
+def _read_parts(
     frames: Iterable[Frame], after: int, last: int, decode: Callable[[bytes], list[Part]], *names: bytes
 ) -> Iterator[Part]:
     """Yield the partially decoded commits of frames that contain any of the field ``names``."""

@@ -203,19 +203,19 @@ def conflicts(row: NodeRow) -> tuple[int, ...]:
 
 def same_extras(one: NodeExtras | None, other: NodeExtras | None) -> bool:
     """Return True if extras are equal except for author and conflicts."""
-    return one is other or _bare(one) == _bare(other)
+    return one is other or _comparable_extras(one) == _comparable_extras(other)
 
 
 def same_edge_extras(one: EdgeExtras | None, other: EdgeExtras | None) -> bool:
     """Return True if extras are equal except for the author."""
-    return one is other or _bare_edge(one) == _bare_edge(other)
+    return one is other or _comparable_edge_extras(one) == _comparable_edge_extras(other)
 
 
-def _bare(extras: NodeExtras | None) -> NodeExtras:
+def _comparable_extras(extras: NodeExtras | None) -> NodeExtras:
     return NO_EXTRAS if extras is None else msgspec.structs.replace(extras, created_by="", conflicts=())
 
 
-def _bare_edge(extras: EdgeExtras | None) -> EdgeExtras:
+def _comparable_edge_extras(extras: EdgeExtras | None) -> EdgeExtras:
     return NO_EDGE_EXTRAS if extras is None else msgspec.structs.replace(extras, created_by="")
 
 
@@ -264,12 +264,12 @@ def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
         return "type", "is required for a node that does not exist yet"
     if not rules.allows(put.type):
         return "type", f"{put.type!r} is not one of the kinds that this store accepts: {_list_kinds(rules.kinds)}"
-    return _ENDS_BEFORE_START if _is_backwards(put.extras, old and old.extras) else None
+    return _ENDS_BEFORE_START if _ends_before_start(put.extras, old and old.extras) else None
 
 
 def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
     """Return what is wrong with an edge, or None."""
-    return _ENDS_BEFORE_START if _is_backwards(put.extras, old and old.extras) else None
+    return _ENDS_BEFORE_START if _ends_before_start(put.extras, old and old.extras) else None
 
 
 _ENDS_BEFORE_START = ("valid_to", "is before valid_from")
@@ -277,7 +277,7 @@ _ENDS_BEFORE_START = ("valid_to", "is before valid_from")
 
 def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
     """Return True if an existing node needs no new state."""
-    if put.is_head and not _supersedes_heads(put, old):
+    if put.is_head and not _extends_heads(put, old):
         return True
     if _was_in_conflict(put, old):
         return False
@@ -304,8 +304,8 @@ def _was_in_conflict(put: NodePut, old: NodeRow) -> bool:
     return old.version in put.heads and (put.version or 0) > old.version
 
 
-def _supersedes_heads(put: NodePut, old: NodeRow) -> bool:
-    """Return True if a copied head supersedes all heads here."""
+def _extends_heads(put: NodePut, old: NodeRow) -> bool:
+    """Return True if a copied head is new here, and every head here was in conflict with it in its source store."""
     heads = (old.version, *conflicts(old))
     return put.version not in heads and set(heads) <= {*put.heads}
 
@@ -320,7 +320,7 @@ def check_heads(puts: Iterable[NodePut], nodes: Mapping[str, NodeRow], rules: Ru
             )
 
 
-def _is_backwards(put: NodeExtrasPut | EdgeExtrasPut | None, old: NodeExtras | EdgeExtras | None) -> bool:
+def _ends_before_start(put: NodeExtrasPut | EdgeExtrasPut | None, old: NodeExtras | EdgeExtras | None) -> bool:
     if put is None:
         return False
     start, end = put.valid_from, put.valid_to

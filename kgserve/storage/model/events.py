@@ -53,7 +53,7 @@ class Told(msgspec.Struct, frozen=True, gc=False):
         return sum(len(value) for value in self.fields.values() if isinstance(value, str))
 
 
-class _Run(msgspec.Struct, frozen=True):
+class _RunReport(msgspec.Struct, frozen=True):
     """Reported attributes of a consolidation run."""
 
     status: str = ""
@@ -61,7 +61,7 @@ class _Run(msgspec.Struct, frozen=True):
     deleted: int = 0
 
 
-_read_run = json_decoder(_Run).decode
+_decode_run_report = json_decoder(_RunReport).decode
 _HIDDEN_EXTRAS = {"created_by", "conflicts", "ended", "former_from", "former_to", "belongs_to"}
 _REPORTED_FIELDS = ("type", "content", "attributes")
 _REPORTED_EXTRAS = tuple(name for name in names(NODE.optional) if name not in _HIDDEN_EXTRAS)
@@ -74,7 +74,7 @@ def kind_of(row: NodeRow) -> Kind:
     if extras is not None and extras.confidence is not None:
         return "" if extras.ended else "memory"
     if row.type == KIND_CONSOLIDATION:
-        return "run" if _run(row).status == DONE_EVENT else ""
+        return "run" if _read_run_report(row).status == DONE_EVENT else ""
     return "entity" if extras is not None and extras.name else ""
 
 
@@ -83,13 +83,13 @@ def former_of(old: NodeRow, new: NodeRow) -> BeforeImage | None:
     kind = kind_of(old)
     if not kind and not kind_of(new):
         return None
-    return BeforeImage(old.id, kind, tuple(_changed(old, new)))
+    return BeforeImage(old.id, kind, tuple(_changed_fields(old, new)))
 
 
 def told(change: ChangeSet) -> Iterator[tuple[MemoryEvent, Told]]:
     """Yield the memory events of a change set: deletions, then creations, updates and completed runs."""
     former = {each.id: each for each in change.former}
-    yield from _deleted(change, former)
+    yield from _deleted_memory_events(change, former)
     new: dict[Kind, list[NodeRow]] = {"": [], "entity": [], "memory": [], "run": []}
     for row in (*change.nodes_created, *(row for row in change.nodes_updated if _is_new(row, former))):
         new[kind_of(row)].append(row)
@@ -97,13 +97,13 @@ def told(change: ChangeSet) -> Iterator[tuple[MemoryEvent, Told]]:
         yield "entity_created", Told({"id": row.id, "name": (row.extras or NO_EXTRAS).name, "type": row.type}, row.type)
     for row in new["memory"]:
         yield "memory_created", Told({"id": row.id, "content": row.content, "type": row.type}, row.type)
-    yield from _updated(change, former)
+    yield from _updated_memory_events(change, former)
     for row in new["run"]:
-        run = _run(row)
+        run = _read_run_report(row)
         yield "consolidation_complete", Told({"id": row.id, "merged": run.merged, "deleted": run.deleted}, row.type)
 
 
-def _deleted(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
+def _deleted_memory_events(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
     for node_id in change.nodes_deleted:
         if node_id in former and former[node_id].kind == "memory":
             yield "memory_deleted", Told({"id": node_id, "reason": "deleted"})
@@ -113,11 +113,11 @@ def _deleted(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tupl
             yield "memory_deleted", Told({"id": row.id, "reason": reason}, row.type)
 
 
-def _updated(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
+def _updated_memory_events(change: ChangeSet, former: dict[str, BeforeImage]) -> Iterator[tuple[MemoryEvent, Told]]:
     for row in change.nodes_updated:
         was = former.get(row.id)
         if was is not None and was.kind == "memory" and was.changed and kind_of(row) == "memory":
-            yield "memory_updated", Told({"id": row.id, "changes": _values(row, was.changed)}, row.type)
+            yield "memory_updated", Told({"id": row.id, "changes": _current_values(row, was.changed)}, row.type)
 
 
 def _is_new(row: NodeRow, former: dict[str, BeforeImage]) -> bool:
@@ -125,29 +125,29 @@ def _is_new(row: NodeRow, former: dict[str, BeforeImage]) -> bool:
     return row.id in former and former[row.id].kind != kind_of(row)
 
 
-def _changed(old: NodeRow, new: NodeRow) -> Iterator[str]:
+def _changed_fields(old: NodeRow, new: NodeRow) -> Iterator[str]:
     yield from (name for name in _REPORTED_FIELDS if getattr(old, name) != getattr(new, name))
     was, now = old.extras or NO_EXTRAS, new.extras or NO_EXTRAS
     yield from (name for name in _REPORTED_EXTRAS if getattr(was, name) != getattr(now, name))
 
 
-def _values(row: NodeRow, changed: tuple[str, ...]) -> dict[str, Any]:
+def _current_values(row: NodeRow, changed: tuple[str, ...]) -> dict[str, Any]:
     """Return the current values of changed fields, as callers see them."""
     extras = row.extras or NO_EXTRAS
-    return {name: _shown(name, getattr(row if name in _REPORTED_FIELDS else extras, name)) for name in changed}
+    return {name: _format_value(name, getattr(row if name in _REPORTED_FIELDS else extras, name)) for name in changed}
 
 
-def _shown(name: str, value: Any) -> Any:
+def _format_value(name: str, value: Any) -> Any:
     if name == "attributes":
         return msgspec.Raw(value.encode())
     return format_time(value) if name in _TIME_EXTRAS and value is not None else value
 
 
-def _run(row: NodeRow) -> _Run:
+def _read_run_report(row: NodeRow) -> _RunReport:
     try:
-        return _read_run(row.attributes)
+        return _decode_run_report(row.attributes)
     except msgspec.ValidationError:
-        return _Run()
+        return _RunReport()
 
 
 EventKind = (
@@ -245,7 +245,9 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
         """Approximate bytes of the event as text."""
         match self.subject:
             case NodeRow():
-                return 100 + len(self.subject.content) + len(self.subject.attributes) + _length(self.subject.extras)
+                return (
+                    100 + len(self.subject.content) + len(self.subject.attributes) + _extras_cost(self.subject.extras)
+                )
             case EdgeRow():
                 return 100 + len(self.subject.attributes)
             case LinkRow():
@@ -282,13 +284,13 @@ def expand(store: str, change: ChangeSet) -> list[StoreEvent]:
     means_more = change.former or any(
         row.extras is not None or row.type == KIND_CONSOLIDATION for row in change.nodes_created
     )
-    subjects = chain(_rows(change), told(change) if means_more else ())
+    subjects = chain(_row_events(change), told(change) if means_more else ())
     if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
-        subjects = _bulk(counts, change)
+        subjects = _bulk_events(counts, change)
     return [StoreEvent(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]
 
 
-def _bulk(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+def _bulk_events(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
     """Yield the events of a large change set: counts, and completed consolidations."""
     meant = [*told(change)]
     numbers = Counter(kind for kind, _ in meant)
@@ -358,7 +360,7 @@ def _parse_one(part: str, path: str) -> tuple[str, Position]:
     return store if store == EVERY_OTHER_STORE else check_store_name(store), parse_position(place, path)
 
 
-def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+def _row_events(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
     return chain(
         (("link_deleted", key) for key in change.links_deleted),
         (("edge_deleted", key) for key in change.edges_deleted),
@@ -421,7 +423,7 @@ def _key(key: EdgeKey) -> dict[str, Any]:
     return {"from": key[0], "to": key[1], "relation_type": key[2]}
 
 
-def _length(extras: NodeExtras | None) -> int:
+def _extras_cost(extras: NodeExtras | None) -> int:
     return 0 if extras is None else 200 + len(extras.summary) + sum(map(len, extras.tags))
 
 

@@ -349,10 +349,10 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
             old.valid_from if self.valid_from is UNSET else self.valid_from,
             old.valid_to if self.valid_to is UNSET else self.valid_to,
             (),
-            *self._memory(old),
+            *self._merged_memory_values(old),
         )
 
-    def _memory(self, old: NodeExtras) -> Sequence[Any]:
+    def _merged_memory_values(self, old: NodeExtras) -> Sequence[Any]:
         given, unset = _memory_of_node(self), UNSET
         if given == _NO_MEMORY_PUT:
             return _memory_of_node(old)
@@ -558,7 +558,7 @@ class NodeExtrasShown(Shown, kw_only=True):
     def extras(self) -> NodeExtras:
         """Stored form of the extras."""
         values = _memory_of_node(self)
-        memory = () if values == _ALL_UNSET else [*map(_stored, _STORED_AS, values)]
+        memory = () if values == _ALL_UNSET else [*map(_stored_value, _STORED_AS, values)]
         return NodeExtras(
             self.summary or "",
             tuple(self.tags or ()),
@@ -620,7 +620,7 @@ def _value_of(shown: _Value | UnsetType) -> _Value | None:
 _STORED_AS = [(field.type is TIMESTAMP_TYPE, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
 
 
-def _stored(stored_as: tuple[bool, Any], shown: Any) -> Any:
+def _stored_value(stored_as: tuple[bool, Any], shown: Any) -> Any:
     """Return the stored form of a value in an answer; the value for "not set" if it is absent."""
     is_time, none = stored_as
     if shown is UNSET or shown is None:

@@ -93,7 +93,7 @@ def forgotten(row: NodeRow, reason: str, author: str = "") -> NodePut:
     put = soft_delete(row, FORGOTTEN, old.belongs_to, author or old.created_by)
     if not reason:
         return put
-    attributes = _encode({**_decoded(row.attributes), FORGOTTEN_BECAUSE: reason}).decode()
+    attributes = _encode({**_decode_attributes(row.attributes), FORGOTTEN_BECAUSE: reason}).decode()
     fits = len(attributes.encode()) <= MAX_ATTRIBUTES_BYTES
     return msgspec.structs.replace(put, attributes=attributes) if fits else put
 
@@ -104,22 +104,24 @@ def remembered(row: NodeRow) -> NodePut:
     put = restore(row, old.created_by)
     ended = SUPERSEDED if old.belongs_to else ""
     extras = msgspec.structs.replace(put.extras or NodeExtrasPut(), ended=ended, belongs_to=old.belongs_to)
-    attributes = _decoded(row.attributes)
-    said = attributes.pop(FORGOTTEN_BECAUSE, None)
-    own = None if said is None else _encode(attributes).decode()
+    attributes = _decode_attributes(row.attributes)
+    reason = attributes.pop(FORGOTTEN_BECAUSE, None)
+    own = None if reason is None else _encode(attributes).decode()
     return msgspec.structs.replace(put, extras=extras, attributes=own)
 
 
 def cascades(edge: EdgeRow) -> bool:
     """Return True if a relation is withdrawn together with a memory at its end."""
-    return edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE and FORGOTTEN_BOUNDS not in _decoded(_own(edge))
+    return edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE and FORGOTTEN_BOUNDS not in _decode_attributes(
+        _own_attributes(edge)
+    )
 
 
 def edge_withdrawn(edge: EdgeRow) -> EdgePut:
     """Return a put that makes a relation never valid."""
     old, stamps = edge.extras or NO_EDGE_EXTRAS, edge_stamps(edge.attributes)
     at = time_of(stamps.created_at) if old.valid_from is None else old.valid_from
-    own = _encode({**_decoded(stamps.own), FORGOTTEN_BOUNDS: [old.valid_from, old.valid_to]}).decode()
+    own = _encode({**_decode_attributes(stamps.own), FORGOTTEN_BOUNDS: [old.valid_from, old.valid_to]}).decode()
     extras = EdgeExtrasPut(created_by=old.created_by, valid_from=at, valid_to=at)
     return EdgePut(0, edge.key, own=own, updated_at=stamps.updated_at, extras=extras)
 
@@ -127,7 +129,7 @@ def edge_withdrawn(edge: EdgeRow) -> EdgePut:
 def edge_brought_back(edge: EdgeRow) -> EdgePut | None:
     """Return a put that reverts `edge_withdrawn`; None for a relation that it did not withdraw."""
     stamps = edge_stamps(edge.attributes)
-    own = _decoded(stamps.own)
+    own = _decode_attributes(stamps.own)
     bounds = own.pop(FORGOTTEN_BOUNDS, None)
     if not isinstance(bounds, list) or len(bounds) != 2:  # noqa: PLR2004 - start and end
         return None
@@ -141,9 +143,9 @@ def _time(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _own(edge: EdgeRow) -> str:
+def _own_attributes(edge: EdgeRow) -> str:
     return edge_stamps(edge.attributes).own
 
 
-def _decoded(attributes: str) -> dict[str, Any]:
+def _decode_attributes(attributes: str) -> dict[str, Any]:
     return decode_json(attributes, dict[str, Any])

@@ -84,13 +84,13 @@ class BaseSegment:
         }
         self._node_flags, self._edge_flags = self.flags_of_nodes.data, self.flags_of_edges.data
         self._node_endings, self._edge_endings = column("node_ending").data, column("edge_ending").data
-        self.names = [name.decode() for name in self._some("names", "name_at")]
-        self.endings = self._some("endings", "ending_at")
+        self.names = [name.decode() for name in self._read_short_texts("names", "name_at")]
+        self.endings = self._read_short_texts("endings", "ending_at")
         self._codes = {name: code for code, name in enumerate(self.names)}
         # A write looks up the same nodes about ten times, from planning to folding.
-        self._known: dict[str, int] = {}
+        self._cached_numbers: dict[str, int] = {}
         # Four standard deviations of a hash's rank from its expected rank.
-        self._spread = 4 * int(self.nodes**0.5) + 8
+        self._search_radius = 4 * int(self.nodes**0.5) + 8
 
     def array(self, name: str) -> Numbers:
         """Return a column by its name."""
@@ -131,19 +131,19 @@ class BaseSegment:
 
     def number(self, node_id: str) -> int:
         """Return the number of a node; -1 if it does not exist."""
-        found = self._known.get(node_id)
+        found = self._cached_numbers.get(node_id)
         if found is None:
             found = self._number(node_id)
-            if len(self._known) >= MAX_CACHED_IDS:
-                self._known.clear()
-            self._known[node_id] = found
+            if len(self._cached_numbers) >= MAX_CACHED_IDS:
+                self._cached_numbers.clear()
+            self._cached_numbers[node_id] = found
         return found
 
     def look_up(self, ids: Collection[str]) -> None:
         """Cache the numbers of many nodes at once, so that `number` is cheap for each of them."""
         if not self.nodes or len(ids) < MIN_BATCH_LOOKUP_IDS:
             return
-        known = self._known
+        known = self._cached_numbers
         new = [node_id for node_id in ids if node_id not in known]
         if len(known) + len(new) > MAX_CACHED_IDS:
             known.clear()
@@ -158,14 +158,14 @@ class BaseSegment:
 
     def forget(self) -> None:
         """Clear the cache of looked-up ids."""
-        self._known.clear()
+        self._cached_numbers.clear()
 
     def _number(self, node_id: str) -> int:
         key = node_id.encode()
         hashed = xxhash.xxh3_64_intdigest(key)
         hashes, count = self._hashes, self.nodes
         guess = (hashed * count) >> 64
-        low, high = max(guess - self._spread, 0), min(guess + self._spread, count)
+        low, high = max(guess - self._search_radius, 0), min(guess + self._search_radius, count)
         if (low and hashes[low - 1] >= hashed) or (high < count and hashes[high] < hashed):
             low, high = 0, count
         at = bisect_left(hashes, hashed, low, high)
@@ -207,11 +207,11 @@ class BaseSegment:
 
     def node_texts(self, numbers: Numbers) -> list[bytes]:
         """Return the open JSON of nodes. Raises RowsDamaged."""
-        return self._many_texts("node", numbers)
+        return self._read_texts("node", numbers)
 
     def some_node_texts(self, numbers: Iterable[int]) -> list[bytes]:
         """Return the open JSON of nodes, faster than `node_texts` for a few. Raises RowsDamaged."""
-        return self._some_texts(self._node_at, self._node_sizes, self._node_endings, numbers)
+        return self._read_few_texts(self._node_at, self._node_sizes, self._node_endings, numbers)
 
     # Edges
 
@@ -273,11 +273,11 @@ class BaseSegment:
 
     def edge_texts(self, numbers: Numbers) -> list[bytes]:
         """Return the JSON of edges. Raises RowsDamaged."""
-        return self._many_texts("edge", numbers)
+        return self._read_texts("edge", numbers)
 
     def some_edge_texts(self, numbers: Iterable[int]) -> list[bytes]:
         """Return the JSON of edges, faster than `edge_texts` for a few. Raises RowsDamaged."""
-        return self._some_texts(self._edge_at, self._edge_sizes, self._edge_endings, numbers)
+        return self._read_few_texts(self._edge_at, self._edge_sizes, self._edge_endings, numbers)
 
     def around(self, numbers: Numbers, *, outgoing: bool) -> Numbers:
         """Return the outgoing or incoming edges of nodes, grouped by node."""
@@ -306,26 +306,26 @@ class BaseSegment:
 
     def nodes_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
         """Return which of some nodes are valid at a valid time, in microseconds."""
-        return self._hold("node", self.flags_of_nodes, numbers, moment)
+        return self._valid_mask("node", self.flags_of_nodes, numbers, moment)
 
     def node_holds(self, number: int, moment: int) -> bool:
         """Return True if a node is valid at a valid time; cheap for the many nodes without bounds."""
-        return not self._node_flags[number] & DATED or self._holds("node", number, moment)
+        return not self._node_flags[number] & DATED or self._is_valid("node", number, moment)
 
     def edge_holds(self, number: int, moment: int) -> bool:
         """Return True if an edge is valid at a valid time; cheap for the many edges without bounds."""
-        return not self._edge_flags[number] & DATED or self._holds("edge", number, moment)
+        return not self._edge_flags[number] & DATED or self._is_valid("edge", number, moment)
 
     def edges_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
         """Return which of some edges are valid at a valid time, in microseconds."""
-        return self._hold("edge", self.flags_of_edges, numbers, moment)
+        return self._valid_mask("edge", self.flags_of_edges, numbers, moment)
 
     def edge_bounds(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """Return validity bounds of edges in microseconds; `MIN_INT64` and `MAX_INT64` if unbounded."""
         begun, ended = np.full(len(numbers), MIN_INT64, np.int64), np.full(len(numbers), MAX_INT64, np.int64)
         dated = np.flatnonzero(self.flags_of_edges[numbers] & DATED)
         if len(dated):
-            places = _places_of(numbers[dated], self._arrays["dated_edges"])
+            places = _indexes_of(numbers[dated], self._arrays["dated_edges"])
             begun[dated] = self._arrays["dated_edge_from"][places]
             ended[dated] = self._arrays["dated_edge_to"][places]
         return begun, ended
@@ -345,7 +345,7 @@ class BaseSegment:
         found = np.full(len(numbers), MAX_INT64, np.int64)
         having = np.flatnonzero(self.flags_of_edges[numbers] & ORDINAL)
         if len(having):
-            places = _places_of(numbers[having], self._arrays["ordered_edges"])
+            places = _indexes_of(numbers[having], self._arrays["ordered_edges"])
             found[having] = self._arrays["ordinals"][places]
         return found
 
@@ -354,16 +354,16 @@ class BaseSegment:
         self._blocks.check_all()
         self._texts.check_all()
 
-    def _hold(self, kind: str, flags: Numbers, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
+    def _valid_mask(self, kind: str, flags: Numbers, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
         held = np.ones(len(numbers), np.bool_)
         dated = np.flatnonzero(flags[numbers] & DATED)
         if len(dated):
-            places = _places_of(numbers[dated], self._arrays[f"dated_{kind}s"])
+            places = _indexes_of(numbers[dated], self._arrays[f"dated_{kind}s"])
             begun = self._arrays[f"dated_{kind}_from"][places] <= moment
             held[dated] = begun & (moment < self._arrays[f"dated_{kind}_to"][places])
         return held
 
-    def _holds(self, kind: str, number: int, moment: int) -> bool:
+    def _is_valid(self, kind: str, number: int, moment: int) -> bool:
         numbers, begun, ended = self._bounds[kind]
         place = bisect_left(numbers, number)
         return begun[place] <= moment < ended[place]
@@ -372,7 +372,7 @@ class BaseSegment:
         at = self._ids
         return self._map[at + self._id_at[number] : at + self._id_at[number + 1]]
 
-    def _some(self, name: str, column: str) -> list[bytes]:
+    def _read_short_texts(self, name: str, column: str) -> list[bytes]:
         """Return the texts of a short section."""
         section, places = self._directory.sections[name], self._arrays[column].tolist()
         self._blocks.check_range(section.offset, section.offset + section.size)
@@ -382,7 +382,7 @@ class BaseSegment:
         self._texts.check_range(start, start + size)
         return self._texts.data[start : start + size]
 
-    def _some_texts(
+    def _read_few_texts(
         self, places: Sequence[int], sizes: Sequence[int], ending: Sequence[int], numbers: Iterable[int]
     ) -> list[bytes]:
         texts, endings = self._texts, self.endings
@@ -397,7 +397,7 @@ class BaseSegment:
             found.append(data[start:end] + endings[ending[number]])
         return found
 
-    def _many_texts(self, kind: str, numbers: Numbers) -> list[bytes]:
+    def _read_texts(self, kind: str, numbers: Numbers) -> list[bytes]:
         starts = self._arrays[f"{kind}_at"][numbers].astype(np.uint64)
         ends = starts + self._arrays[f"{kind}_size"][numbers]
         self._texts.check_ranges(starts, ends)
@@ -425,7 +425,7 @@ def ranges(starts: Numbers, ends: Numbers) -> Numbers:
     return skipped + np.arange(total, dtype=np.int64)
 
 
-def _places_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
+def _indexes_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
     """Return the indexes of ``numbers`` in the sorted array ``among``, which contains them all."""
     # Another dtype would make numpy copy the whole array.
     own = numbers.astype(among.dtype)

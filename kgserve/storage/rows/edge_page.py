@@ -66,8 +66,8 @@ def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> 
 
     Same result as `Rows.holding` at half the cost.
     """
-    true = rows.edges_holding(found, moment)
-    own, changed = true.base, true.changed
+    valid_edges = rows.edges_holding(found, moment)
+    own, changed = valid_edges.base, valid_edges.changed
     ends = (rows.base.target if outgoing else rows.base.source)[own].astype(np.int64)
     others = np.array([rows.delta.ends(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
     there = rows.nodes_hold(others, moment).tolist()
@@ -97,7 +97,9 @@ def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[
         return joined(places, rows.base.created.__getitem__, lambda at: edge_created_at(changed[at]))
 
     def spots(places: Numbers) -> Numbers:
-        return joined(places, lambda own: 2 * own + 1, lambda at: _spot(rows.base, found.changed[at][0], changed[at]))
+        return joined(
+            places, lambda own: 2 * own + 1, lambda at: _rank_in_base(rows.base, found.changed[at][0], changed[at])
+        )
 
     def ranks(places: Numbers) -> Numbers:
         # Several new edges may sort between the same two of the base.
@@ -110,7 +112,7 @@ def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[
     return texts, start + limit < len(found)
 
 
-def _spot(base: BaseSegment, number: int, row: EdgeRow) -> int:
+def _rank_in_base(base: BaseSegment, number: int, row: EdgeRow) -> int:
     """Return the rank of an edge on a scale where edges of the base have odd ranks."""
     return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
 

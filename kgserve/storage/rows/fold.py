@@ -137,7 +137,7 @@ def _is_worth_adding_to(base: BaseSegment) -> bool:
     return base.texts_size <= MAX_TEXTS_GROWTH * used
 
 
-class _Splice:
+class _ColumnSplice:
     """Merge of kept old items with new items, in order."""
 
     def __init__(self, kept: Numbers, cuts: Numbers) -> None:
@@ -214,10 +214,10 @@ class _BaseMerge:
         keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
         self._ids, self._nodes = [key for key, _ in keyed], [put for _, put in keyed]
         kept = _unchanged_numbers(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
-        self._splice = _Splice(kept, np.searchsorted(kept, self._positions()))
-        self._stays = np.full(base.nodes, NOWHERE, "<u4")
-        self._stays[self._splice.kept] = self._splice.kept_at
-        self._new_number = self._stays.copy()
+        self._splice = _ColumnSplice(kept, np.searchsorted(kept, self._positions()))
+        self._kept_number = np.full(base.nodes, NOWHERE, "<u4")
+        self._kept_number[self._splice.kept] = self._splice.kept_at
+        self._new_number = self._kept_number.copy()
         replaced = [
             (put.number, at) for put, at in zip(self._nodes, self._splice.new_at, strict=True) if put.number >= 0
         ]
@@ -225,7 +225,7 @@ class _BaseMerge:
         self._numbers = dict(zip((put.row.id for put in self._nodes), self._splice.new_at.tolist(), strict=True))
         self._kept_edges = _unchanged_numbers(base.edges, (put.number for put in changes.edges), changes.edges_gone)
         used = (base.array("node_ending")[kept], base.array("edge_ending")[self._kept_edges])
-        self._endings = SuffixDictionary(base.endings, np.flatnonzero(sum(map(self._counted, used))).tolist())
+        self._endings = SuffixDictionary(base.endings, np.flatnonzero(sum(map(self._count_endings, used))).tolist())
 
     def _positions(self) -> list[int]:
         """Return the position of each node among those of the base."""
@@ -264,7 +264,7 @@ class _BaseMerge:
         )
 
     def _write_hashes(self) -> None:
-        there = self._stays[self._base.hashed]
+        there = self._kept_number[self._base.hashed]
         stays = there != NOWHERE
         hashes = np.concatenate(
             (self._base.hashes[stays], np.array([xxhash.xxh3_64_intdigest(each) for each in self._ids], "<u8"))
@@ -277,9 +277,9 @@ class _BaseMerge:
     def _write_edges(self) -> int:
         base, writer = self._base, self._writer
         kept = self._kept_edges
-        names, codes = self._names(kept)
+        names, codes = self._relation_names(kept)
         puts = self._changes.edges
-        order, keys = self._in_order(puts, codes)
+        order, keys = self._sort_edges(puts, codes)
         # Rows are read in their original order, which is their order in memory, and permuted afterwards.
         rows = [put.row for put in puts]
         texts = [put.data or encode_edge(put.row) for put in puts]
@@ -293,7 +293,7 @@ class _BaseMerge:
             self._new_number[base.target[kept]],
             recoded[base.relation[kept]] if len(kept) else kept,
         )
-        splice = _Splice(kept, old.places(keys))
+        splice = _ColumnSplice(kept, old.places(keys))
         source, target, relation = (
             splice.column(name, *each) for name, *each in zip(("source", "target", "relation"), old, keys, strict=True)
         )
@@ -318,7 +318,7 @@ class _BaseMerge:
         found = self._numbers.get(node_id)
         return self._new_number.data[self._base.number(node_id)] if found is None else found
 
-    def _in_order(self, puts: list[EdgeMerge], codes: dict[str, int]) -> tuple[Numbers, _EdgeKeys]:
+    def _sort_edges(self, puts: list[EdgeMerge], codes: dict[str, int]) -> tuple[Numbers, _EdgeKeys]:
         """Return the sort order of edges, and their sorted keys."""
         sources, targets = [put.row.source for put in puts], [put.row.target for put in puts]
         number = {node_id: self._number(node_id) for node_id in {*sources, *targets}}
@@ -330,7 +330,7 @@ class _BaseMerge:
         order = np.lexsort((found.relation, found.target, found.source))
         return order, _EdgeKeys(*(each[order] for each in found))
 
-    def _names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
+    def _relation_names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
         """Return the relation types in use, sorted, and their codes."""
         base = self._base
         used = np.flatnonzero(np.bincount(base.relation[kept], minlength=len(base.names))) if len(kept) else ()
@@ -339,14 +339,14 @@ class _BaseMerge:
 
     def _write_adjacency(self, source: Numbers, target: Numbers) -> None:
         count = self._splice.count
-        self._writer.column("out_at", _starts(source, count))
-        self._writer.column("in_at", _starts(target, count))
+        self._writer.column("out_at", _list_starts(source, count))
+        self._writer.column("in_at", _list_starts(target, count))
         self._writer.column("in_edge", np.argsort(target, kind="stable"))
 
-    def _counted(self, endings: Numbers) -> Numbers:
+    def _count_endings(self, endings: Numbers) -> Numbers:
         return np.bincount(endings, minlength=len(self._base.endings))
 
-    def _write_texts(self, kind: str, splice: _Splice, new: list[bytes]) -> None:
+    def _write_texts(self, kind: str, splice: _ColumnSplice, new: list[bytes]) -> None:
         """Write the texts of new rows, without common suffixes, and the columns that locate all texts."""
         base, kept = self._base, splice.kept
         numbers = self._endings.part(kind, new)
@@ -374,21 +374,21 @@ class _BaseMerge:
     ) -> None:
         """Write the validity bounds of rows that have any, ordered by number."""
         old = self._base.array(f"dated_{kind}s")
-        there = (self._stays if number is None else number)[old]
+        there = (self._kept_number if number is None else number)[old]
         found = [
             (n, _value_or(row.extras.valid_from, MIN_INT64), _value_or(row.extras.valid_to, MAX_INT64))
             for n, row in new
             if row.extras
         ]
         columns = [f"dated_{kind}s", f"dated_{kind}_from", f"dated_{kind}_to"]
-        self._sparse(columns, there, found)
+        self._write_sparse_columns(columns, there, found)
 
     def _write_ordinals(self, new: Iterable[tuple[int, EdgeRow]], number: Numbers) -> None:
         there = number[self._base.array("ordered_edges")]
         found = [(n, _value_or(row.extras.ordinal, 0)) for n, row in new if row.extras]
-        self._sparse(["ordered_edges", "ordinals"], there, found)
+        self._write_sparse_columns(["ordered_edges", "ordinals"], there, found)
 
-    def _sparse(self, columns: list[str], there: Numbers, new: Sequence[tuple[int, ...]]) -> None:
+    def _write_sparse_columns(self, columns: list[str], there: Numbers, new: Sequence[tuple[int, ...]]) -> None:
         """Write columns of few rows: their numbers, and one or two values of each."""
         stays = there != NOWHERE
         old = [there[stays], *(self._base.array(name)[stays] for name in columns[1:])]
@@ -410,7 +410,7 @@ def _unchanged_numbers(count: int, replaced: Iterable[int], gone: Sequence[int])
     return np.flatnonzero(stays)
 
 
-def _starts(values: Numbers, count: int) -> Numbers:
+def _list_starts(values: Numbers, count: int) -> Numbers:
     """Return where the entries of each number up to ``count`` would begin if ``values`` were sorted."""
     return np.concatenate(([0], np.cumsum(np.bincount(values, minlength=count))))
 

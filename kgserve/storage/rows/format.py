@@ -222,7 +222,7 @@ class SummedFile:
         self.offset += len(data)
         if len(data) > _WRITE_BUFFER_BYTES:
             self._flush()
-            self._out(memoryview(data))
+            self._write_blocks(memoryview(data))
             return
         self._pending += data
         if len(self._pending) > _WRITE_BUFFER_BYTES:
@@ -236,9 +236,9 @@ class SummedFile:
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, bytearray()
-        self._out(memoryview(pending))
+        self._write_blocks(memoryview(pending))
 
-    def _out(self, data: memoryview) -> None:
+    def _write_blocks(self, data: memoryview) -> None:
         write_all(self._file.fileno(), data)
         if self._hashed:
             data = self._begin_block(data)

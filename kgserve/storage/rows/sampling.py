@@ -93,7 +93,7 @@ def degrees(rows: Rows, numbers: Numbers) -> list[int]:
             for lists in (delta.out, delta.into):
                 noted = lists.get(number)
                 if noted is not None:
-                    found[place] += sum(_change(rows, edge, delta.edges[edge]) for edge in noted[:])
+                    found[place] += sum(_degree_change(rows, edge, delta.edges[edge]) for edge in noted[:])
     return found
 
 
@@ -106,7 +106,7 @@ def _base_degrees(rows: Rows, numbers: Numbers) -> Numbers:
     return found
 
 
-def _change(rows: Rows, edge: int, newest: Version) -> int:
+def _degree_change(rows: Rows, edge: int, newest: Version) -> int:
     version = newest.at(rows.at)
     return 0 if version is None else (version.row is not None) - (edge < rows.base.edges)
 
@@ -117,7 +117,7 @@ def most_connected(rows: Rows, count: int, types: Collection[str] | None) -> lis
     Candidates are the best-connected nodes of the base and those whose edges changed. If all of them were deleted, the
     next base finds others.
     """
-    numbers = np.union1d(rows.base.best_connected, _changed_most(rows, 8 * count + 100)).astype(np.int64)
+    numbers = np.union1d(rows.base.best_connected, _most_connected_changed(rows, 8 * count + 100)).astype(np.int64)
     numbers = np.array([number for number in numbers.tolist() if rows.is_there(number)], np.int64)
     if types is not None and len(numbers):
         numbers = numbers[[each in types for each in types_of(rows, numbers)]]
@@ -127,7 +127,7 @@ def most_connected(rows: Rows, count: int, types: Collection[str] | None) -> lis
     return ordered[best[by_degree[best] > 0]].tolist()
 
 
-def _changed_most(rows: Rows, count: int) -> Numbers:
+def _most_connected_changed(rows: Rows, count: int) -> Numbers:
     """Return the nodes with changed edges that have the highest upper bounds of their degree."""
     delta: Delta = rows.delta
     parts: list[tuple[Numbers, Numbers]] = []
@@ -149,12 +149,12 @@ def overview(rows: Rows, count: int, max_nodes: int, types: Collection[str] | No
 def incident_edges(rows: Rows, numbers: Numbers, wanted: Walk, limit: int) -> IncidentEdges:
     """Return at most `limit` of the edges around nodes that a traversal follows."""
     ways = [way for way in (True, False) if wanted.direction != ("incoming" if way else "outgoing")]
-    parts = [_incident(rows, numbers, wanted, limit // len(ways), outgoing=way) for way in ways]
+    parts = [_incident_one_way(rows, numbers, wanted, limit // len(ways), outgoing=way) for way in ways]
     owner, end, weight = (np.concatenate(column) for column in zip(*(part[:3] for part in parts), strict=True))
     return IncidentEdges(owner, end, weight, any(part.cut for part in parts))
 
 
-def _incident(rows: Rows, numbers: Numbers, wanted: Walk, limit: int, *, outgoing: bool) -> IncidentEdges:
+def _incident_one_way(rows: Rows, numbers: Numbers, wanted: Walk, limit: int, *, outgoing: bool) -> IncidentEdges:
     near = numbers[: _count_within(rows, numbers, limit, outgoing=outgoing)]
     found = LargeWalk(rows, wanted, None).followed(near, outgoing=outgoing)
     source, target = rows.ends(found)

@@ -384,7 +384,7 @@ class Rows:
     def wide_nodes(self) -> Iterator[Numbers]:
         """Yield batches of the nodes that are memories or have a name."""
         own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
-        changed = (number for number, each in self.delta.nodes.copy().items() if _is_wide(each.at(self.at)))
+        changed = (number for number, each in self.delta.nodes.copy().items() if _is_memory_or_named(each.at(self.at)))
         numbers = np.union1d(own, np.fromiter(changed, np.int64))
         for start in range(0, len(numbers), BASE_READ_BATCH_ROWS):
             yield numbers[start : start + BASE_READ_BATCH_ROWS]
@@ -418,7 +418,7 @@ class Rows:
         return +counts
 
 
-def _is_wide(version: Version | None) -> bool:
+def _is_memory_or_named(version: Version | None) -> bool:
     return version is not None and version.row is not None and width_of(version.row.extras) is ColumnSet.MEMORY
 
 

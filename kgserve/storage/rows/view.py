@@ -407,12 +407,12 @@ class RowsView:
     def show_foreseen(self, base: BaseSegment, delta: Delta, state: StoreState) -> None:
         """Put a staged base in service, with the changes it lacked. For the applying thread."""
         with self._lock:
-            former, behind = self._epoch.base, self._reopenable_base
+            former, reopenable = self._epoch.base, self._reopenable_base
             self._epoch, self._state = _Epoch(base, delta, Counter()), state
             # Keep the last base that was not staged: the store would be opened from it.
-            self._reopenable_base = behind or former
-        if behind is not None:
-            _remove_files(former, base, behind)
+            self._reopenable_base = reopenable or former
+        if reopenable is not None:
+            _remove_files(former, base, reopenable)
 
     def _path(self, sequence: int) -> Path:
         return self.folder / f"{sequence}-{time.time_ns()}{BASE_SUFFIX}"
@@ -444,8 +444,8 @@ class RowsView:
         self._remove(old.base, base)
 
     def _remove(self, base: BaseSegment, following: BaseSegment) -> None:
-        behind, self._reopenable_base = self._reopenable_base, None
-        for former in (base, behind):
+        reopenable, self._reopenable_base = self._reopenable_base, None
+        for former in (base, reopenable):
             if former is not None:
                 _remove_files(former, following)
 

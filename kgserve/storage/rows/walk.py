@@ -86,7 +86,7 @@ class LargeWalk:
     def __init__(self, rows: Rows, wanted: Walk, allowed: int | None) -> None:
         self._rows = rows
         self._wanted = wanted
-        self._left = allowed
+        self._remaining_edges = allowed
         types = wanted.relation_types
         self._codes = None if types is None else [rows.base.code(name) for name in types]
         self._dated = wanted.valid_at is not None and rows.dated
@@ -98,7 +98,7 @@ class LargeWalk:
         levels = [seen]
         truncated = False
         for _ in range(wanted.depth):
-            beyond = self._beyond(levels[-1], seen)
+            beyond = self._unseen_neighbors(levels[-1], seen)
             room = wanted.max_nodes - len(seen)
             truncated = len(beyond) > room
             level = self._rows.in_order(beyond)[:room] if len(beyond) else beyond
@@ -111,7 +111,7 @@ class LargeWalk:
         edges, cut = self.between(seen)
         return WalkedLevels(levels, edges, truncated or cut)
 
-    def _beyond(self, level: Numbers, seen: Numbers) -> Numbers:
+    def _unseen_neighbors(self, level: Numbers, seen: Numbers) -> Numbers:
         """Return the unseen nodes that edges of a level lead to."""
         ends: list[Numbers] = []
         if self._wanted.direction != "incoming":
@@ -119,7 +119,7 @@ class LargeWalk:
         if self._wanted.direction != "outgoing":
             ends.append(self._rows.ends(self.followed(level, outgoing=False))[0])
         found = _distinct(ends[0] if len(ends) == 1 else np.concatenate(ends))
-        found = found[~_among(found, seen)]
+        found = found[~_membership_mask(found, seen)]
         if self._dated and len(found):
             found = found[self._rows.nodes_hold(found, cast("int", self._wanted.valid_at))]
         return found
@@ -130,7 +130,7 @@ class LargeWalk:
         base = self._rows.base
         outgoing = _count_around(base.out_at, seen) <= _count_around(base.in_at, seen)
         found = self.followed(seen, outgoing=outgoing)
-        inside = _among(self._rows.ends(found)[1 if outgoing else 0], seen)
+        inside = _membership_mask(self._rows.ends(found)[1 if outgoing else 0], seen)
         own = len(found.base)
         base = found.base[inside[:own]]
         base = base if outgoing else np.sort(base)
@@ -157,9 +157,9 @@ class LargeWalk:
         return Gathered(own, changed)
 
     def _count(self, edges: int) -> None:
-        if self._left is not None:
-            self._left -= edges
-            if self._left < 0:
+        if self._remaining_edges is not None:
+            self._remaining_edges -= edges
+            if self._remaining_edges < 0:
                 raise TooLong
 
 
@@ -169,7 +169,7 @@ class _SmallWalk:
     def __init__(self, rows: Rows, wanted: Walk) -> None:
         self._rows = rows
         self._wanted = wanted
-        self._left = MAX_SMALL_WALK_EDGES
+        self._remaining_edges = MAX_SMALL_WALK_EDGES
         types = wanted.relation_types
         self._codes = None if types is None else {rows.base.code(name) for name in types}
         self._valid_at = wanted.valid_at if rows.dated else None
@@ -183,7 +183,7 @@ class _SmallWalk:
         seen = {start}
         truncated = False
         for _ in range(wanted.depth):
-            beyond = self._beyond(levels[-1]) - seen
+            beyond = self._unseen_neighbors(levels[-1]) - seen
             if self._valid_at is not None:
                 beyond = self._rows.holding_nodes(beyond, self._valid_at)
             room = wanted.max_nodes - len(seen)
@@ -197,14 +197,14 @@ class _SmallWalk:
                 break
         return WalkedLevels([np.array(level) for level in levels], self._between(levels, seen), truncated)
 
-    def _beyond(self, level: list[int]) -> set[int]:
+    def _unseen_neighbors(self, level: list[int]) -> set[int]:
         found: set[int] = set()
         direction = self._wanted.direction
         for node in level:
             if direction != "incoming":
-                self._add_ends(found, self._out_of(node))
+                self._add_ends(found, self._outgoing_edges(node))
             if direction != "outgoing":
-                self._add_ends(found, self._followed(node, outgoing=False))
+                self._add_ends(found, self._followed_edges(node, outgoing=False))
         return found
 
     @staticmethod
@@ -218,25 +218,25 @@ class _SmallWalk:
         changed: list[tuple[int, Version]] = []
         for level in levels:
             for node in level:
-                edges = self._out_of(node)
+                edges = self._outgoing_edges(node)
                 base += [number for number, end in zip(edges.numbers, edges.ends, strict=True) if end in seen]
                 changed += [(number, version) for number, end, version in edges.changed if end in seen]
         return Gathered(np.array(base, np.int64), changed)
 
-    def _out_of(self, node: int) -> Around:
+    def _outgoing_edges(self, node: int) -> Around:
         found = self._outgoing.get(node)
         if found is None:
-            found = self._outgoing[node] = self._followed(node, outgoing=True)
+            found = self._outgoing[node] = self._followed_edges(node, outgoing=True)
         return found
 
-    def _followed(self, node: int, *, outgoing: bool) -> Around:
+    def _followed_edges(self, node: int, *, outgoing: bool) -> Around:
         """Return the edges of a node that the traversal follows."""
         wanted = self._wanted
-        if self._rows.base.degree(node, outgoing=outgoing) > self._left:
+        if self._rows.base.degree(node, outgoing=outgoing) > self._remaining_edges:
             raise _SmallWalkExceeded
         found = self._rows.edges_of(node, outgoing=outgoing)
-        self._left -= len(found.numbers) + len(found.changed)
-        if self._left < 0:
+        self._remaining_edges -= len(found.numbers) + len(found.changed)
+        if self._remaining_edges < 0:
             raise _SmallWalkExceeded
         return self._filter_edges(found) if self._filters or (found.changed and wanted.filtered) else found
 
@@ -269,7 +269,7 @@ def _distinct(numbers: Numbers) -> Numbers:
     return found[np.flatnonzero(np.diff(found, prepend=-1))]
 
 
-def _among(numbers: Numbers, some: Numbers) -> Numbers:
+def _membership_mask(numbers: Numbers, some: Numbers) -> Numbers:
     """Return which numbers are in ``some``, which is sorted and not empty."""
     places = np.searchsorted(some, numbers)
     places[places == len(some)] = 0

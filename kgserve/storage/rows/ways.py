@@ -16,7 +16,7 @@ from kgserve.storage.rows.snapshot import Rows
 
 def upward(rows: Rows, ids: Iterable[str]) -> dict[str, list[EdgeRow]]:
     """Return the possible parent relations of memories, by memory."""
-    return _by_memory(outgoing_of(rows, ids, (CHILD_OF,)))
+    return _group_by_source(outgoing_of(rows, ids, (CHILD_OF,)))
 
 
 def outgoing_of(rows: Rows, ids: Iterable[str], kinds: Collection[str]) -> list[EdgeRow]:
@@ -32,13 +32,13 @@ def parents(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
 
 def parents_among(rows: Rows, edges: Iterable[EdgeRow]) -> dict[str, str]:
     """Return the parents of memories, given their relations."""
-    found = _by_memory(edges)
+    found = _group_by_source(edges)
     there = rows.nodes({edge.target for edges in found.values() for edge in edges})
     counting = {child: [each for each in edges if is_live(there.get(each.target))] for child, edges in found.items()}
     return {child: edge.target for child, edges in counting.items() if (edge := newest(edges)) is not None}
 
 
-def _by_memory(edges: Iterable[EdgeRow]) -> dict[str, list[EdgeRow]]:
+def _group_by_source(edges: Iterable[EdgeRow]) -> dict[str, list[EdgeRow]]:
     found: dict[str, list[EdgeRow]] = {}
     for edge in edges:
         if is_upward(edge):

@@ -1,4 +1,4 @@
-"""Change sets to fill journals with, planned as the writer does it."""
+"""Change sets to fill journals with, planned as the writer does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEGMENT = 1 << 20
 
 
 class History:
-    """Plans one batch after the other; ``changes`` holds what came of them."""
+    """Sequence of planned batches; ``changes`` holds the resulting change sets."""
 
     def __init__(self) -> None:
         self.workspace = Workspace()
@@ -24,7 +24,7 @@ class History:
         self.changes: list[ChangeSet] = []
 
     def add(self, batch: WriteBatch) -> ChangeSet:
-        """The next change set."""
+        """Plan a batch and return its change set."""
         known = {key for key, row in self.workspace.edges.items() if row is not None}
         self.workspace.incident = {i: {key for key in known if i in key[:2]} for i in batch.delete_nodes}
         change, _ = plan(batch, self.workspace, self.state, 1_000_000 * (self.state.sequence + 1))
@@ -35,7 +35,7 @@ class History:
 
 
 def nodes(count: int, size: int = 10) -> list[ChangeSet]:
-    """So many change sets of one new node each."""
+    """Return ``count`` change sets that each create one node."""
     history = History()
     for number in range(count):
         history.add(WriteBatch(nodes=[NodePut(0, f"n{number}", "t", "x" * size)]))
@@ -43,7 +43,7 @@ def nodes(count: int, size: int = 10) -> list[ChangeSet]:
 
 
 def mixed() -> History:
-    """A history with every kind of change, as programs made it that forgot the numbers of what was deleted."""
+    """Return a history with every kind of change, without last versions, as older programs wrote it."""
     history = History()
     history.add(WriteBatch(nodes=[NodePut(i, name, "t", name) for i, name in enumerate("abcd")]))
     history.add(WriteBatch(edges=[EdgePut(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "cd", "da", "aa"))]))
@@ -63,7 +63,7 @@ def journal_of(
     per_frame: int = 1,
     before_packing: Callable[[], None] | None = None,
 ) -> Journal:
-    """A journal with change sets, several in one frame if asked for."""
+    """Create a journal with change sets, ``per_frame`` in each frame."""
     journal = Journal.create(folder, segment_bytes)
     journal.before_packing = before_packing
     for start in range(0, len(changes), per_frame):

@@ -1,4 +1,4 @@
-"""Accesses in frames, and what a journal says of them beside everything else."""
+"""Access records in frames, and reading them from a journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOME = [Access(f"n{number}", number, -number, number / 7) for number in range(25
 
 
 class OldChangeSet(msgspec.Struct, kw_only=True):
-    """What was read of a change set before there were accesses."""
+    """Fields of a change set before access records existed."""
 
     sequence: int
     nodes_created: list[NodeRow] = []
@@ -35,14 +35,14 @@ def accessed(*ids: str, count: int = 1) -> WriteBatch:
     return WriteBatch(accesses=[Access(node_id, count, count, 0.5) for node_id in ids])
 
 
-def test_who_knows_of_no_accesses_reads_past_them() -> None:
+def test_older_decoders_ignore_access_records() -> None:
     history = History()
     history.add(WriteBatch(nodes=[NodePut(0, "a", "t")], accesses=[Access("a", 1, 2, 0.5)]))
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(history.changes), type=list[OldChangeSet])
     assert [(change.sequence, [row.id for row in change.nodes_created]) for change in read] == [(1, ["a"])]
 
 
-def test_an_access_is_about_sixty_bytes() -> None:
+def test_access_record_takes_about_sixty_bytes() -> None:
     history = History()
     ids = [f"01936b2c-7f3a-7abc-8def-{number:012d}" for number in range(1000)]
     history.add(WriteBatch(nodes=[NodePut(0, node_id, "t") for node_id in ids]))
@@ -59,7 +59,7 @@ STEPS = st.lists(
 
 @examples(100)
 @given(STEPS, st.integers(0, 20), st.integers(0, 20), st.integers(1, 3))
-def test_what_a_journal_changes_of_accesses_is_what_its_change_sets_come_to(
+def test_changed_accesses_equal_net_change_of_change_sets(
     steps: list[tuple[str, str, int]], after: int, last: int, per_frame: int
 ) -> None:
     changes = _changes(steps)
@@ -91,7 +91,7 @@ def _frame(changes: list[ChangeSet]) -> Frame:
     return Frame(0, 0, changes[0].sequence, len(changes), msgspec.msgpack.encode(changes), packed=False)
 
 
-def test_a_journal_gives_the_frames_after_a_commit(tmp_path: Path) -> None:
+def test_frames_returns_frames_after_a_sequence(tmp_path: Path) -> None:
     history = History()
     history.add(WriteBatch(nodes=[NodePut(0, "a", "t")]))
     for count in range(1, 8):
@@ -103,7 +103,7 @@ def test_a_journal_gives_the_frames_after_a_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accesses", [SOME, []])
-def test_a_snapshot_holds_accesses_where_there_are_any(tmp_path: Path, accesses: list[Access]) -> None:
+def test_snapshot_has_accesses_file_only_if_accesses_exist(tmp_path: Path, accesses: list[Access]) -> None:
     path = _snapshot(tmp_path, accesses)
     assert (path / snapshot.ACCESSES_FILE).exists() is bool(accesses)
     assert [access for some in snapshot.read_accesses(path) for access in some] == accesses
@@ -120,7 +120,7 @@ def _snapshot(folder: Path, accesses: list[Access]) -> Path:
     return snapshot.install(rows, folder, state)
 
 
-def test_damaged_accesses_are_named_and_the_rows_beside_them_need_no_look(tmp_path: Path) -> None:
+def test_damaged_accesses_are_reported_without_reading_rows(tmp_path: Path) -> None:
     path = _snapshot(tmp_path, SOME[:3])
     (path / snapshot.NODES_FILE).write_bytes(b"")
     assert [access for some in snapshot.read_accesses(path) for access in some] == SOME[:3]

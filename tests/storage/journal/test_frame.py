@@ -29,7 +29,7 @@ PACKED_ONE, SPARED = encode_packed(ALIKE)
 
 
 @pytest.mark.parametrize(("data", "changes"), [(ONE, CHANGES), (PACKED_ONE, ALIKE)])
-def test_a_frame_holds_what_was_put_into_it(data: bytes, changes: list[ChangeSet]) -> None:
+def test_frame_roundtrip(data: bytes, changes: list[ChangeSet]) -> None:
     frame = read_frame(io.BytesIO(data), 0, len(data))
     assert frame.changes() == changes
     assert (frame.first, frame.last, frame.count) == (1, len(changes), len(changes))
@@ -37,7 +37,7 @@ def test_a_frame_holds_what_was_put_into_it(data: bytes, changes: list[ChangeSet
     assert frame_bytes(frame) == encode_frame(changes)
 
 
-def test_rows_that_are_much_alike_are_packed_and_others_are_not() -> None:
+def test_only_similar_rows_are_compressed() -> None:
     assert PACKED_ONE.startswith(PACKED_FRAME_MAGIC)
     assert len(PACKED_ONE) + SPARED == len(encode_frame(ALIKE)) > 3 * len(PACKED_ONE)
     assert encode_packed(CHANGES) == (encode_frame(CHANGES), 0)
@@ -53,7 +53,7 @@ def with_content(change: ChangeSet, content: str) -> ChangeSet:
 
 
 @pytest.mark.parametrize("data", [ONE, PACKED_ONE])
-def test_every_flipped_byte_is_found(data: bytes) -> None:
+def test_every_flipped_byte_is_detected(data: bytes) -> None:
     for offset in range(len(data)):
         damaged = bytearray(data)
         damaged[offset] ^= 0x01
@@ -62,7 +62,7 @@ def test_every_flipped_byte_is_found(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [ONE, PACKED_ONE])
-def test_every_cut_is_found(data: bytes) -> None:
+def test_every_truncation_is_detected(data: bytes) -> None:
     for end in range(len(data)):
         with pytest.raises(FrameError):
             read_frame(io.BytesIO(data[:end]), 0, end)
@@ -70,25 +70,25 @@ def test_every_cut_is_found(data: bytes) -> None:
 
 @pytest.mark.parametrize("one", [ONE, PACKED_ONE])
 @pytest.mark.parametrize("gap", [0, 1, 3, 100, (1 << 20) - 2, 1 << 20, (1 << 20) + 5])
-def test_the_next_frame_is_found_wherever_it_starts(gap: int, one: bytes) -> None:
+def test_next_frame_is_found_at_any_offset(gap: int, one: bytes) -> None:
     data = b"?" + b"K" * gap + one
     assert find_frame(io.BytesIO(data), 0, len(data)) == 1 + gap
     assert find_frame(io.BytesIO(data[:-1]), 0, len(data) - 1) is None
 
 
-def test_the_mark_alone_is_no_frame() -> None:
+def test_magic_bytes_alone_are_not_a_frame() -> None:
     data = b"?" + FRAME_MAGIC + b"?" * 50 + FRAME_MAGIC * 20 + PACKED_FRAME_MAGIC * 20
     assert find_frame(io.BytesIO(data), 0, len(data)) is None
 
 
 @pytest.mark.parametrize("one", [ONE, PACKED_ONE])
-def test_marks_that_are_no_frames_do_not_hide_the_one_behind_them(one: bytes) -> None:
-    """What people write may hold the mark; were it the end of the search, frames behind damage would be cut off."""
+def test_stray_magic_bytes_do_not_hide_a_later_frame(one: bytes) -> None:
+    """Content may contain the magic bytes. If they ended the search, frames behind damage would be cut off."""
     head = b"?" + FRAME_MAGIC + PACKED_FRAME_MAGIC + b"?" * 50 + FRAME_MAGIC * 20
     assert find_frame(io.BytesIO(head + one), 0, len(head + one)) == len(head)
 
 
-def test_frames_are_passed_over_up_to_the_one_that_is_wanted(tmp_path: Path) -> None:
+def test_skip_frames_stops_at_requested_sequence(tmp_path: Path) -> None:
     changes = nodes(6)
     [node] = changes[2].nodes_created
     changes[2] = msgspec.structs.replace(changes[2], nodes_created=[node] * MIN_PACKED_ROWS)

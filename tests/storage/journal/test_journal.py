@@ -30,7 +30,7 @@ def contents(folder: Path, after: int = 0) -> list[ChangeSet]:
         journal.close()
 
 
-def test_what_was_appended_is_read(tmp_path: Path) -> None:
+def test_appended_changes_are_read_back(tmp_path: Path) -> None:
     changes = mixed().changes
     journal = journal_of(tmp_path, changes, per_frame=2)
     assert (journal.last, journal.oldest) == (len(changes), 1)
@@ -41,7 +41,7 @@ def test_what_was_appended_is_read(tmp_path: Path) -> None:
     assert contents(tmp_path) == changes
 
 
-def test_segments_rotate_and_are_read_across(tmp_path: Path) -> None:
+def test_segments_rotate_and_reads_span_them(tmp_path: Path) -> None:
     changes = nodes(40, 200)
     journal = journal_of(tmp_path, changes, SMALL)
     segments = list_segments(tmp_path)
@@ -53,7 +53,7 @@ def test_segments_rotate_and_are_read_across(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_reading_sees_only_what_is_durable_and_may_go_on_while_more_comes(tmp_path: Path) -> None:
+def test_read_returns_durable_changes_during_appends(tmp_path: Path) -> None:
     changes = nodes(60, 200)
     journal = journal_of(tmp_path, changes[:30], SMALL)
     reading = journal.read(0)
@@ -65,7 +65,7 @@ def test_reading_sees_only_what_is_durable_and_may_go_on_while_more_comes(tmp_pa
     journal.close()
 
 
-def test_a_tail_is_cut_wherever_a_crash_stopped_it(tmp_path: Path) -> None:
+def test_torn_tail_is_cut_at_any_length(tmp_path: Path) -> None:
     changes = mixed().changes
     journal_of(tmp_path, changes[:-1]).close()
     path = list_segments(tmp_path)[0].path
@@ -82,7 +82,7 @@ def test_a_tail_is_cut_wherever_a_crash_stopped_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b"KGF1" * 100, os.urandom(3000), b"\xff"])
-def test_a_tail_of_rubbish_is_cut(tmp_path: Path, tail: bytes) -> None:
+def test_garbage_tail_is_cut(tmp_path: Path, tail: bytes) -> None:
     changes = nodes(4)
     journal_of(tmp_path, changes[:3]).close()
     path = list_segments(tmp_path)[0].path
@@ -95,7 +95,7 @@ def test_a_tail_of_rubbish_is_cut(tmp_path: Path, tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("where", [0, 3, 4, 12, 20, 40, -1])
-def test_damage_with_something_whole_behind_it_is_named(tmp_path: Path, where: int) -> None:
+def test_damage_before_a_whole_frame_is_reported(tmp_path: Path, where: int) -> None:
     journal_of(tmp_path, nodes(6)).close()
     [segment] = list_segments(tmp_path)
     frame = list(read_segment(segment, 1))[2]
@@ -111,7 +111,7 @@ def test_damage_with_something_whole_behind_it_is_named(tmp_path: Path, where: i
 
 
 @pytest.mark.parametrize("index", [0, 2, 4])
-def test_damage_in_an_older_segment_is_damage_even_at_its_end(tmp_path: Path, index: int) -> None:
+def test_truncated_older_segment_is_damage(tmp_path: Path, index: int) -> None:
     journal_of(tmp_path, nodes(40, 200), SMALL).close()
     segment = list_segments(tmp_path)[index]
     with segment.path.open("r+b") as file:
@@ -121,7 +121,7 @@ def test_damage_in_an_older_segment_is_damage_even_at_its_end(tmp_path: Path, in
     assert segment.path.name in found.value.message
 
 
-def test_a_missing_segment_is_damage_unless_it_is_not_needed(tmp_path: Path) -> None:
+def test_missing_segment_is_damage_only_if_needed(tmp_path: Path) -> None:
     changes = nodes(40, 200)
     journal_of(tmp_path, changes, SMALL).close()
     first, second, third, *_ = list_segments(tmp_path)
@@ -138,7 +138,7 @@ def test_a_missing_segment_is_damage_unless_it_is_not_needed(tmp_path: Path) -> 
     journal.close()
 
 
-def test_a_frame_out_of_order_is_damage(tmp_path: Path) -> None:
+def test_frame_out_of_order_is_damage(tmp_path: Path) -> None:
     changes = nodes(5)
     journal_of(tmp_path, changes[:2]).close()
     with list_segments(tmp_path)[0].path.open("ab") as file:
@@ -147,12 +147,12 @@ def test_a_frame_out_of_order_is_damage(tmp_path: Path) -> None:
         reopened(tmp_path)
 
 
-def test_no_segment_at_all_is_damage(tmp_path: Path) -> None:
+def test_journal_without_segments_is_damage(tmp_path: Path) -> None:
     with pytest.raises(JournalDamaged):
         reopened(tmp_path)
 
 
-def test_a_segment_that_was_just_begun_is_fine(tmp_path: Path) -> None:
+def test_empty_newest_segment_is_accepted(tmp_path: Path) -> None:
     changes = nodes(4)
     journal_of(tmp_path, changes[:3]).close()
     segment_path(tmp_path, 4).touch()
@@ -162,7 +162,7 @@ def test_a_segment_that_was_just_begun_is_fine(tmp_path: Path) -> None:
     assert contents(tmp_path) == changes
 
 
-def test_an_end_that_is_trusted_is_not_read_again(tmp_path: Path) -> None:
+def test_trusted_end_skips_verification(tmp_path: Path) -> None:
     journal = journal_of(tmp_path, nodes(4))
     end = journal.end
     journal.close()
@@ -175,7 +175,7 @@ def test_an_end_that_is_trusted_is_not_read_again(tmp_path: Path) -> None:
         reopened(tmp_path)
 
 
-def test_a_journal_shorter_than_its_trusted_end_is_damaged(tmp_path: Path) -> None:
+def test_journal_shorter_than_trusted_end_is_damage(tmp_path: Path) -> None:
     changes = nodes(4)
     journal = journal_of(tmp_path, changes)
     end = journal.end
@@ -189,7 +189,7 @@ def test_a_journal_shorter_than_its_trusted_end_is_damaged(tmp_path: Path) -> No
             reopened(tmp_path, 0, end)
 
 
-def test_a_journal_that_ends_before_its_snapshot_goes_on_after_it(tmp_path: Path) -> None:
+def test_journal_behind_its_snapshot_continues_after_it(tmp_path: Path) -> None:
     changes = nodes(8)
     journal_of(tmp_path, changes[:3]).close()
     journal = reopened(tmp_path, 6)
@@ -199,7 +199,7 @@ def test_a_journal_that_ends_before_its_snapshot_goes_on_after_it(tmp_path: Path
     assert contents(tmp_path, 6) == [changes[6]]
 
 
-def test_old_segments_go_as_far_as_they_may(tmp_path: Path) -> None:
+def test_drop_before_keeps_needed_segments(tmp_path: Path) -> None:
     changes = nodes(40, 200)
     journal = journal_of(tmp_path, changes, SMALL)
     sizes = [segment.size for segment in journal.segments]
@@ -217,7 +217,7 @@ def test_old_segments_go_as_far_as_they_may(tmp_path: Path) -> None:
     reopened(tmp_path, 40).close()
 
 
-def test_a_segment_is_begun_where_one_is_asked_for_and_none_beside_an_empty_one(tmp_path: Path) -> None:
+def test_begin_segment_reuses_an_empty_segment(tmp_path: Path) -> None:
     changes = nodes(4)
     journal = journal_of(tmp_path, changes[:2])
     for _ in range(2):
@@ -258,7 +258,7 @@ print(kept, refused)
 """
 
 
-def test_a_full_disk_leaves_nothing_half_and_writes_come_back(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_frame_and_writes_recover(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, cwd=root
@@ -270,12 +270,12 @@ def test_a_full_disk_leaves_nothing_half_and_writes_come_back(tmp_path: Path) ->
     assert contents(tmp_path) == nodes(40, 500)
 
 
-def test_frames_are_packed_where_somebody_was_told(tmp_path: Path) -> None:
-    changes, told = nodes(600, 100), list[int]()
+def test_frames_are_compressed_after_the_callback(tmp_path: Path) -> None:
+    changes, callbacks = nodes(600, 100), list[int]()
     plain = journal_of(tmp_path / "plain", changes, per_frame=300)
-    packed = journal_of(tmp_path / "packed", changes, per_frame=300, before_packing=lambda: told.append(1))
-    small = journal_of(tmp_path / "small", changes, before_packing=lambda: told.append(1))
-    assert len(told) == 2
+    packed = journal_of(tmp_path / "packed", changes, per_frame=300, before_packing=lambda: callbacks.append(1))
+    small = journal_of(tmp_path / "small", changes, before_packing=lambda: callbacks.append(1))
+    assert len(callbacks) == 2
     assert 5 * packed.bytes < plain.bytes < small.bytes
     assert packed.bytes + packed.spared_after(0) == plain.bytes
     assert [packed.spared_after(each) > 0 for each in (0, 299, 300, 599, 600)] == [True, True, True, True, False]
@@ -287,7 +287,7 @@ def test_frames_are_packed_where_somebody_was_told(tmp_path: Path) -> None:
             assert [each.sequence for each in Tail(journal.folder).page(after, 600)] == list(range(after + 1, 601))
 
 
-def test_nothing_is_written_where_who_is_told_of_packing_refuses(tmp_path: Path) -> None:
+def test_nothing_is_written_if_the_compression_callback_raises(tmp_path: Path) -> None:
     def refuse() -> None:
         raise StorageFull("no room")
 
@@ -299,7 +299,7 @@ def test_nothing_is_written_where_who_is_told_of_packing_refuses(tmp_path: Path)
     assert contents(tmp_path) == nodes(2)
 
 
-def test_a_packed_frame_that_was_cut_short_is_no_write(tmp_path: Path) -> None:
+def test_truncated_compressed_frame_is_cut(tmp_path: Path) -> None:
     changes = nodes(900, 100)
     journal = journal_of(tmp_path, changes, per_frame=300, before_packing=lambda: None)
     journal.close()
@@ -332,7 +332,7 @@ for first in range(0, 6_000, 300):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.005, 0.01])
-def test_what_was_acknowledged_packed_outlives_a_kill(tmp_path: Path, seconds: float) -> None:
+def test_acknowledged_compressed_frames_survive_sigkill(tmp_path: Path, seconds: float) -> None:
     root = Path(__file__).parents[3]
     command = [sys.executable, "-c", KILLED, str(tmp_path / "journal")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
@@ -347,7 +347,7 @@ def test_what_was_acknowledged_packed_outlives_a_kill(tmp_path: Path, seconds: f
     assert found == nodes(6_000, 100)[: len(found)]
 
 
-def test_a_journal_that_cannot_be_cut_back_takes_no_more(tmp_path: Path) -> None:
+def test_journal_is_read_only_after_failed_truncation(tmp_path: Path) -> None:
     changes = nodes(3)
     journal = journal_of(tmp_path, changes[:1])
     os.close(journal._descriptor)
@@ -359,7 +359,7 @@ def test_a_journal_that_cannot_be_cut_back_takes_no_more(tmp_path: Path) -> None
     assert contents(tmp_path) == changes[:1]
 
 
-def test_readers_beside_a_writer_see_no_gap(tmp_path: Path) -> None:
+def test_concurrent_readers_see_no_gap(tmp_path: Path) -> None:
     changes = nodes(300, 100)
     journal = Journal.create(tmp_path, 5000)
     failures: list[Exception] = []

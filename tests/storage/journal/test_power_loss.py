@@ -1,4 +1,4 @@
-"""A journal has what it was asked to make durable after a power loss, though nothing but what was synced is left."""
+"""Durable frames survive a power loss that keeps only what was synced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ say(journal.last)
 
 
 @needs_compiler
-def test_what_was_made_durable_outlives_a_power_loss_in_every_segment(tmp_path: Path) -> None:
+def test_durable_frames_survive_power_loss_in_every_segment(tmp_path: Path) -> None:
     recorded, changes = Recorded(tmp_path), nodes(60, 200)
     recorded.run(WORK, environment={})
     said = {when: int(what) for what, when in recorded.said.items()}

@@ -24,7 +24,7 @@ SMALL = 1000
 
 
 def damage(folder: Path, sequence: int) -> Path:
-    """Flip a bit in the frame of a sequence; the file."""
+    """Flip a bit in the frame of a sequence; return the segment's path."""
     for segment in list_segments(folder):
         for frame in read_segment(segment, None):
             if frame.first <= sequence <= frame.last:
@@ -42,7 +42,7 @@ def take_snapshot(folder: Path, sequence: int) -> None:
 
 
 def read_on(folder: Path, after: int) -> list[ChangeSet]:
-    """Open, write one more, open again: all that is there."""
+    """Open the journal, append one change set, reopen it and return its contents."""
     journal = Journal.open(folder, SEGMENT, after)
     journal.append([CHANGES[journal.last]])
     journal.close()
@@ -52,7 +52,7 @@ def read_on(folder: Path, after: int) -> list[ChangeSet]:
     return found
 
 
-def test_a_whole_journal_is_left_alone(tmp_path: Path) -> None:
+def test_salvage_leaves_undamaged_journal_unchanged(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert list(salvage(tmp_path)) == []
@@ -60,7 +60,7 @@ def test_a_whole_journal_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sequence", [1, 2, 17, 39])
-def test_everything_before_the_damage_is_kept_and_the_rest_set_aside(tmp_path: Path, sequence: int) -> None:
+def test_salvage_keeps_everything_before_damage_and_sets_aside_the_rest(tmp_path: Path, sequence: int) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     path = damage(tmp_path, sequence)
     before = path.read_bytes()
@@ -73,7 +73,7 @@ def test_everything_before_the_damage_is_kept_and_the_rest_set_aside(tmp_path: P
     assert read_on(tmp_path, 0) == CHANGES[:sequence]
 
 
-def test_a_missing_segment_sets_aside_what_follows(tmp_path: Path) -> None:
+def test_salvage_sets_aside_segments_after_a_gap(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     second = list_segments(tmp_path)[1]
     second.path.unlink()
@@ -81,7 +81,7 @@ def test_a_missing_segment_sets_aside_what_follows(tmp_path: Path) -> None:
     assert read_on(tmp_path, 0) == CHANGES[: second.first]
 
 
-def test_damage_before_a_snapshot_costs_nothing(tmp_path: Path) -> None:
+def test_salvage_loses_nothing_before_a_snapshot(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:39], SMALL).close()
     take_snapshot(tmp_path, 30)
     damage(tmp_path, 3)
@@ -89,7 +89,7 @@ def test_damage_before_a_snapshot_costs_nothing(tmp_path: Path) -> None:
     assert read_on(tmp_path, 30) == CHANGES[30:]
 
 
-def test_damage_in_a_segment_that_ends_with_the_snapshot_costs_nothing_behind_it(tmp_path: Path) -> None:
+def test_salvage_keeps_segments_after_one_ending_at_the_snapshot(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:39], SMALL).close()
     segments = list_segments(tmp_path)
     at = segments[3].first - 1
@@ -100,7 +100,7 @@ def test_damage_in_a_segment_that_ends_with_the_snapshot_costs_nothing_behind_it
     assert read_on(tmp_path, at) == CHANGES[at:]
 
 
-def test_damage_in_the_segment_of_the_snapshot_goes_on_after_it(tmp_path: Path) -> None:
+def test_salvage_continues_after_snapshot_inside_damaged_segment(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:30]).close()
     take_snapshot(tmp_path, 20)
     damage(tmp_path, 5)
@@ -108,19 +108,19 @@ def test_damage_in_the_segment_of_the_snapshot_goes_on_after_it(tmp_path: Path) 
     assert read_on(tmp_path, 20) == [CHANGES[20]]
 
 
-def test_a_journal_without_segments_starts_again(tmp_path: Path) -> None:
+def test_salvage_starts_a_segment_if_none_is_left(tmp_path: Path) -> None:
     assert list(salvage(tmp_path)) == ["a new segment was started after sequence 0"]
     assert read_on(tmp_path, 0) == CHANGES[:1]
 
 
-def test_a_second_salvage_finds_nothing_to_do(tmp_path: Path) -> None:
+def test_salvage_is_idempotent(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     damage(tmp_path, 9)
     assert list(salvage(tmp_path))
     assert list(salvage(tmp_path)) == []
 
 
-def test_a_segment_s_fault_in_words(tmp_path: Path) -> None:
+def test_segment_fault_describes_segment(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:3]).close()
     [segment] = list_segments(tmp_path)
     assert segment_fault(segment) == "sequences 1 to 3"

@@ -1,4 +1,4 @@
-"""Snapshots, and folding change sets into them."""
+"""Snapshots, and merging change sets into them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.storage.journal.history import History, mixed
 
 
 def folded(tmp_path: Path, history: History, upto: int, base: Path | None = None, after: int = 0) -> Path:
-    """The snapshot of a history after so many change sets."""
+    """Install and return a snapshot of a history after ``upto`` change sets."""
     rows = tmp_path / f"rows-{upto}-{after}"
     rows.mkdir()
     state = fold(base, history.changes[after:upto], rows).state
@@ -30,7 +30,7 @@ def held(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
     return nodes, edges
 
 
-def test_folding_gives_the_rows_of_the_plan(tmp_path: Path) -> None:
+def test_folding_matches_plan(tmp_path: Path) -> None:
     history = mixed()
     nodes, edges = held(folded(tmp_path, history, len(history.changes)))
     assert nodes == set(history.workspace.nodes.values())
@@ -38,7 +38,7 @@ def test_folding_gives_the_rows_of_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("middle", range(7))
-def test_folding_from_a_snapshot_gives_the_same(tmp_path: Path, middle: int) -> None:
+def test_folding_from_snapshot_gives_same_rows(tmp_path: Path, middle: int) -> None:
     history = mixed()
     end = len(history.changes)
     base = folded(tmp_path, history, middle)
@@ -61,7 +61,7 @@ def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
     assert held(folded(tmp_path, history, 2, base, 1))[0] == set(history.workspace.nodes.values())
 
 
-def test_large_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
+def test_large_rows_are_read_in_small_batches(tmp_path: Path) -> None:
     history, size = History(), snapshot.SNAPSHOT_BATCH_BYTES >> 2
     history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t", f"{i:0{size}}") for i in range(10)]))
     batches = [batch.num_rows for batch in snapshot.record_batches(folded(tmp_path, history, 1) / snapshot.NODES_FILE)]
@@ -69,7 +69,7 @@ def test_large_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
     assert max(batches) <= snapshot.SNAPSHOT_BATCH_BYTES // size
 
 
-def test_rows_that_do_not_come_to_the_digest_have_one_of_their_own(tmp_path: Path) -> None:
+def test_rows_with_wrong_digest_are_rebased(tmp_path: Path) -> None:
     history = mixed()
     assert fold(None, history.changes[1:], tmp_path).rebased
     base = folded(tmp_path, history, 2)
@@ -80,7 +80,7 @@ def test_rows_that_do_not_come_to_the_digest_have_one_of_their_own(tmp_path: Pat
 
 @pytest.mark.parametrize("name", [snapshot.NODES_FILE, snapshot.EDGES_FILE])
 @pytest.mark.parametrize("kind", ["flipped", "cut", "gone", "longer"])
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
+def test_damaged_file_is_reported_by_name(tmp_path: Path, name: str, kind: str) -> None:
     path = folded(tmp_path, mixed(), 6) / name
     data = path.read_bytes()
     changed = {"flipped": data[:9] + bytes([data[9] ^ 1]) + data[10:], "cut": data[:-1], "longer": data + b"\0"}
@@ -90,21 +90,21 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}", b"[]", None])
-def test_a_damaged_manifest_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_damaged_manifest_is_reported_by_name(tmp_path: Path, content: bytes | None) -> None:
     path = folded(tmp_path, mixed(), 6) / snapshot.SNAPSHOT_MANIFEST_FILE
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(JournalDamaged, match=snapshot.SNAPSHOT_MANIFEST_FILE):
         snapshot.verify(path.parent)
 
 
-def test_a_snapshot_under_another_name_is_none(tmp_path: Path) -> None:
+def test_renamed_snapshot_is_rejected(tmp_path: Path) -> None:
     path = folded(tmp_path, mixed(), 6)
     other = path.rename(tmp_path / "snapshot.5")
     with pytest.raises(JournalDamaged):
         snapshot.verify(other)
 
 
-def test_snapshots_are_listed_newest_first_and_old_ones_removed(tmp_path: Path) -> None:
+def test_snapshots_are_listed_newest_first_and_old_ones_are_removed(tmp_path: Path) -> None:
     history = mixed()
     for upto in (2, 6, 4):
         folded(tmp_path, history, upto)
@@ -114,7 +114,7 @@ def test_snapshots_are_listed_newest_first_and_old_ones_removed(tmp_path: Path) 
     assert [snapshot.sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
 
 
-def test_the_same_snapshot_may_be_installed_again(tmp_path: Path) -> None:
+def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:
     history = mixed()
     first = folded(tmp_path, history, 6)
     again = tmp_path / "again"
@@ -125,7 +125,7 @@ def test_the_same_snapshot_may_be_installed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("middle", range(0, 7, 3))
-def test_folding_on_disk_gives_the_same(tmp_path: Path, middle: int) -> None:
+def test_folding_on_disk_gives_same_rows(tmp_path: Path, middle: int) -> None:
     history = mixed()
     base = folded(tmp_path, history, middle) if middle else None
     rows = tmp_path / "rows"
@@ -141,7 +141,7 @@ def test_folding_on_disk_gives_the_same(tmp_path: Path, middle: int) -> None:
 
 @pytest.mark.parametrize("memory_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("middle", [0, 2])
-def test_edges_whose_nodes_are_gone_can_be_left_out(tmp_path: Path, middle: int, memory_bytes: int) -> None:
+def test_dangling_edges_can_be_dropped(tmp_path: Path, middle: int, memory_bytes: int) -> None:
     history = History()
     history.add(WriteBatch(nodes=[NodePut(i, name, "t") for i, name in enumerate("abc")]))
     history.add(WriteBatch(edges=[EdgePut(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "ca"))]))
@@ -154,7 +154,7 @@ def test_edges_whose_nodes_are_gone_can_be_left_out(tmp_path: Path, middle: int,
     assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ca"}
 
 
-def test_wrong_rows_are_rebased_on_disk_too(tmp_path: Path) -> None:
+def test_wrong_rows_are_rebased_on_disk(tmp_path: Path) -> None:
     history = mixed()
     base = folded(tmp_path, history, 2)
     wrong = fold(base, history.changes[3:], tmp_path, memory_bytes=1)

@@ -1,4 +1,4 @@
-"""What equals what when attributes are asked for."""
+"""Equality of attribute values in filters."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ OTHERS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("wanted", "own", "same"), [(*p, True) for p in SAME] + [(*p, False) for p in OTHERS])
-def test_values(wanted: Any, own: Any, same: bool) -> None:
+def test_equality_of_attribute_values(wanted: Any, own: Any, same: bool) -> None:
     attributes = json.dumps({"k": own, "other": {"k": wanted}})
     asked = conditions({"k": wanted})
     assert has_all(attributes, asked) is same
     assert (asked[0].digest in digests(attributes)) is same
 
 
-def test_all_must_hold_and_keys_are_exact() -> None:
+def test_all_conditions_must_match_and_keys_are_exact() -> None:
     assert has_all('{"a":1,"b":null}', conditions({"b": None, "a": 1}))
     assert not has_all('{"a":1}', conditions({"a": 1, "b": None}))
     assert not has_all('{"a":1}', conditions({"A": 1}))

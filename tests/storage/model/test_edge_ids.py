@@ -1,4 +1,4 @@
-"""Names of edges: one for each key, and no two for the same."""
+"""Edge ids: a bijection between keys and texts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
 @example((".", "..", " "))
 @example(("a/b", "?#&", "\0\n"))
 @example(("Ünïcödé", "日本", "😀"))
-def test_an_id_is_a_key(key: EdgeKey) -> None:
+def test_edge_id_roundtrip(key: EdgeKey) -> None:
     text = edge_id(key)
     assert edge_key(text) == key
-    assert re.fullmatch(r"[A-Za-z0-9_.%~-]+", text), "it fits into the path of a URL as it is"
+    assert re.fullmatch(r"[A-Za-z0-9_.%~-]+", text), "it fits into the path of a URL unescaped"
     assert urlsplit(f"http://host/edges/{text}").path == f"/edges/{text}"
 
 
 @given(LABELS, LABELS, LABELS, LABELS)
-def test_another_key_is_another_id(one: str, two: str, three: str, four: str) -> None:
+def test_distinct_keys_have_distinct_ids(one: str, two: str, three: str, four: str) -> None:
     keys = {(one, two, three), (two, one, three), (one, three, two), (four, two, three), (one + two, two, three)}
     assert len({edge_id(key) for key in keys}) == len(keys)
 
 
-def test_what_it_looks_like() -> None:
+def test_edge_id_format() -> None:
     assert edge_id(("a", "b", "knows")) == "a~knows~b"
     assert edge_id(("a b", "c~d", "is/in")) == "a%20b~is%2Fin~c%7Ed"
 
@@ -43,14 +43,14 @@ def test_what_it_looks_like() -> None:
     ["", "a", "a~b", "a~b~c~d", "~b~c", "a~~c", "a~b~", "~~", "a b~c~d", "%61~b~c", "a%2fb~c~d", "%ff~b~c", "%~b~c",
      "ü~b~c", "a+b~c~d/e"],
 )  # fmt: skip
-def test_what_no_edge_is_called(text: str) -> None:
+def test_invalid_edge_ids_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match="percent-encoded") as refused:
         edge_key(text)
     assert [error.path for error in refused.value.errors] == ["id"]
 
 
 @given(st.text(alphabet="ab~%7Eé2Ff", max_size=14))
-def test_a_text_is_the_id_of_one_edge_or_of_none(text: str) -> None:
+def test_text_is_at_most_one_edge_id(text: str) -> None:
     try:
         key = edge_key(text)
     except InvalidInput:

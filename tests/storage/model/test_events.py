@@ -41,7 +41,7 @@ def data(event: StoreEvent) -> dict[str, Any]:
     return msgspec.json.decode(event.json())
 
 
-def test_rows_come_after_what_they_need_and_go_before() -> None:
+def test_event_order_respects_dependencies() -> None:
     events = expand(
         "s",
         change(
@@ -60,7 +60,7 @@ def test_rows_come_after_what_they_need_and_go_before() -> None:
     assert {(event.store, event.sequence, event.time) for event in events} == {("s", 7, TIME)}
 
 
-def test_data_is_the_row_on_one_line() -> None:
+def test_event_data_is_the_row_as_one_line_of_json() -> None:
     created, linked = expand("s", change(nodes_created=[node("a")], edges_created=[edge("a", "b")]))
     assert b"\n" not in created.json()
     assert data(created) == {
@@ -89,7 +89,7 @@ def test_data_is_the_row_on_one_line() -> None:
     }
 
 
-def test_what_is_gone_is_named() -> None:
+def test_deletion_events_name_deleted_rows() -> None:
     unlinked, removed = expand("s", change(nodes_deleted=["a"], edges_deleted=[("a", "b", "r")]))
     assert data(removed) == {"store": "s", "time": TEXT, "sequence": 7, "id": "a"}
     assert data(unlinked)["from"] == "a"
@@ -97,7 +97,7 @@ def test_what_is_gone_is_named() -> None:
     assert data(unlinked)["id"] == "a~r~b"
 
 
-def test_what_few_rows_have_is_told_where_it_is_set() -> None:
+def test_event_data_includes_only_extras_that_are_set() -> None:
     extras = NodeExtras("short", ("x", "y"), TIME, "me", None, TIME + 1, (3,))
     linking = EdgeExtras(ordinal=0, valid_from=TIME)
     row = msgspec.structs.replace(node("a"), extras=extras)
@@ -117,13 +117,13 @@ def test_what_few_rows_have_is_told_where_it_is_set() -> None:
     assert "valid_to" not in linked
 
 
-def test_touched_edges_make_no_event() -> None:
+def test_touched_edges_cause_no_event() -> None:
     touched = change(edges_touched=[edge("a", "b")] * (BULK_ROWS + 1))
     assert expand("s", touched) == []
 
 
 @pytest.mark.parametrize(("rows", "events"), [(BULK_ROWS, BULK_ROWS), (BULK_ROWS + 1, 1)])
-def test_large_writes_are_told_of_in_one_event(rows: int, events: int) -> None:
+def test_large_writes_become_one_bulk_event(rows: int, events: int) -> None:
     large = change(nodes_created=[node(str(n)) for n in range(rows - 1)], nodes_deleted=["gone"])
     found = expand("s", large)
     assert len(found) == events
@@ -136,28 +136,28 @@ def test_large_writes_are_told_of_in_one_event(rows: int, events: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "12", "12-0", "12-3"])
-def test_positions_as_text(text: str) -> None:
+def test_position_roundtrip(text: str) -> None:
     assert str(Position.parse(text)) == text
 
 
-def test_the_place_after_the_making_of_a_store_is_its_first_write() -> None:
+def test_position_after_store_creation_is_first_write() -> None:
     assert Position.parse("0-0") == Position.after(0) == Position(1)
 
 
 @pytest.mark.parametrize("text", ["", "-", "-1", "1-", "a", "1-2-3", "1.0", "١", "9" * 19, "1-" + "9" * 10, "1\n"])
-def test_what_is_no_position(text: str) -> None:
+def test_invalid_position_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="expected a sequence"):
         Position.parse(text)
 
 
-def test_positions_of_several_stores() -> None:
+def test_parse_positions_of_several_stores() -> None:
     positions = parse_positions("a:12-3, b:4,*:0", "x")
     assert positions == {"a": Position(12, 4), "b": Position(5), "*": Position(1)}
     assert format_positions(positions) == "a:12-3,b:4,*:0"
 
 
 @pytest.mark.parametrize("text", ["12-3", "a:", ":1", "a:x", "../x:1", "a:1,b"])
-def test_what_are_no_positions(text: str) -> None:
+def test_invalid_positions_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_positions(text, "x")
 
@@ -180,12 +180,12 @@ def test_selection_by_kind_and_type() -> None:
     assert taken(None, None) == [0, 1, 2, 3, 4]
     assert taken({"node_created"}, None) == [2, 3]
     assert taken({"node_created"}, {"place"}) == [3]
-    # The type of a deleted node is not known, so it may be one of those.
+    # The type of a deleted node is not known, so any type may match.
     assert taken(None, {"visits"}) == [1, 4]
     assert taken(None, {"knows"}) == [0, 1]
 
 
-def test_an_unknown_kind_is_named() -> None:
+def test_unknown_event_kind_is_rejected_by_name() -> None:
     assert parse_kinds(["node_created"]) == {"node_created"}
     with pytest.raises(InvalidInput, match="no such event: node_made"):
         parse_kinds(["node_made", "node_created"])

@@ -1,4 +1,4 @@
-"""What writing does to extras: what is kept, what is cleared, what a state takes over, and when it is another one."""
+"""Writes of extras: kept, cleared and replaced values, and when they make a new version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FULL = replace(
 FULL_EDGE = replace(NARROW_EDGE, confidence=0.5, context="at lunch")
 MANUAL = Rules(keeps_both=True)
 
-# As the version before there were extras computed them.
+# Computed by the version before extras existed.
 PLAIN = NodeRow("a", "t", "", "{}", 1, 1, 0, 1_700_000_000_000_000)
 ODD = NodeRow(
     "Ünïcödé 日本 😀", "person", "it's\nsome text", '{"a":[1,null,{"b":"ü"}]}', 1 << 40, 77, -1, 1_600_000_000_000_001
@@ -47,7 +47,7 @@ DIGESTS = (
     (ODD, "581e040526f70b4e22dd872cc3013c71"),
     (EDGE, "83c3a1432806f4beb034a0f00d934a6e"),
 )
-# As the version before there were memories did.
+# Computed by the version before memories existed.
 NARROW_DIGESTS = (
     (replace(PLAIN, extras=NARROW), "f371946ad38941a3871109c3f0cef295"),
     (replace(PLAIN, extras=NodeExtras()), "739c9b289458984f4ee1d312899bb457"),
@@ -57,7 +57,7 @@ ALL_OF_THEM = "1761c0fb8e7f7961fee4d6a5928faa07"
 
 
 @pytest.mark.parametrize("extras", [FULL, NARROW, NodeExtras(), replace(FULL, conflicts=(), tags=(), context="")])
-def test_columns_of_a_node_come_to_what_they_were_made_of(extras: NodeExtras) -> None:
+def test_node_extras_columns_roundtrip(extras: NodeExtras) -> None:
     assert NodeExtras.of_columns(extras.columns) == extras
     assert NodeExtras.of_columns([None] * len(extras.columns)) is None
     if extras.width < ColumnSet.MEMORY:
@@ -65,7 +65,7 @@ def test_columns_of_a_node_come_to_what_they_were_made_of(extras: NodeExtras) ->
 
 
 @pytest.mark.parametrize("extras", [FULL_EDGE, NARROW_EDGE, EdgeExtras(), replace(FULL_EDGE, context="")])
-def test_columns_of_an_edge_come_to_what_they_were_made_of(extras: EdgeExtras) -> None:
+def test_edge_extras_columns_roundtrip(extras: EdgeExtras) -> None:
     assert EdgeExtras.of_columns(extras.columns) == extras
     assert EdgeExtras.of_columns([None] * len(extras.columns)) is None
     if extras.width < ColumnSet.MEMORY:
@@ -73,7 +73,7 @@ def test_columns_of_an_edge_come_to_what_they_were_made_of(extras: EdgeExtras) -
 
 
 class Writing:
-    """Batches planned one after the other."""
+    """Planner of consecutive batches."""
 
     def __init__(self, rules: Rules = NO_RULES) -> None:
         self.workspace = Workspace()
@@ -102,7 +102,7 @@ class Writing:
 
 @pytest.fixture
 def writing() -> Writing:
-    """A store with one node, planned as the writer does."""
+    """Return a planner of a store with one node."""
     return begun(NO_RULES)
 
 
@@ -113,23 +113,23 @@ def begun(rules: Rules) -> Writing:
 
 
 @pytest.mark.parametrize(("row", "digest"), DIGESTS)
-def test_rows_without_extras_count_as_they_always_did(row: NodeRow | EdgeRow, digest: str) -> None:
+def test_hash_of_rows_without_extras_is_unchanged(row: NodeRow | EdgeRow, digest: str) -> None:
     assert to_text(row_hash(row)) == digest
     whole = msgspec.structs.astuple(row)
     assert to_text(rows_digest([whole])) == to_text(rows_digest([whole[:-1]])) == digest
 
 
 @pytest.mark.parametrize(("row", "digest"), NARROW_DIGESTS)
-def test_rows_that_are_no_memories_count_as_they_always_did(row: NodeRow | EdgeRow, digest: str) -> None:
+def test_hash_of_rows_without_memory_fields_is_unchanged(row: NodeRow | EdgeRow, digest: str) -> None:
     assert to_text(row_hash(row)) == to_text(rows_digest([msgspec.structs.astuple(row)])) == digest
 
 
-def test_the_digest_of_several_rows_is_what_it_always_was() -> None:
+def test_digest_of_several_rows_is_unchanged() -> None:
     assert to_text(rows_digest(msgspec.structs.astuple(row) for row, _ in DIGESTS)) == ALL_OF_THEM
 
 
 @pytest.mark.parametrize(("plain", "full"), [(PLAIN, FULL), (EDGE, FULL_EDGE)])
-def test_every_extra_counts(plain: NodeRow | EdgeRow, full: NodeExtras | EdgeExtras) -> None:
+def test_every_extra_changes_the_hash(plain: NodeRow | EdgeRow, full: NodeExtras | EdgeExtras) -> None:
     names = full.__struct_fields__
     others = [None, full, type(full)(), *(replace(full, **{name: None}) for name in names)]
     rows = [replace(plain, extras=each) for each in others]
@@ -137,13 +137,13 @@ def test_every_extra_counts(plain: NodeRow | EdgeRow, full: NodeExtras | EdgeExt
     assert [row_hash(row) for row in rows] == [rows_digest([msgspec.structs.astuple(row)]) for row in rows]
 
 
-def test_what_is_left_out_is_kept_and_who_wrote_it_is_not() -> None:
+def test_omitted_extras_are_kept_except_author() -> None:
     assert node_extras(NodeExtrasPut(), FULL) == replace(FULL, created_by="", conflicts=())
     assert node_extras(None, FULL) == replace(FULL, created_by="", conflicts=())
     assert edge_extras(EdgeExtrasPut(), FULL_EDGE) == edge_extras(None, FULL_EDGE) == replace(FULL_EDGE, created_by="")
 
 
-def test_what_is_given_replaces_and_what_is_none_or_empty_clears() -> None:
+def test_given_extras_replace_and_none_or_empty_clears() -> None:
     memory = ("Bob", 1.0, 7, 0.0, "mail", "", 0, "", None, None, "")
     given = NodeExtrasPut("other", ("c",), 6, "bob", 11, 21, *memory)
     assert node_extras(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
@@ -151,13 +151,13 @@ def test_what_is_given_replaces_and_what_is_none_or_empty_clears() -> None:
     assert edge_extras(EdgeExtrasPut(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(7, "bob", 0, None)
 
 
-def test_zero_is_a_value() -> None:
+def test_zero_is_not_cleared() -> None:
     zeros = NodeExtrasPut(freshness_at=0, valid_from=0, valid_to=0)
     assert node_extras(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
     assert edge_extras(EdgeExtrasPut(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
 
 
-def test_nothing_to_say_is_no_extras_but_a_node_that_had_some_keeps_empty_ones() -> None:
+def test_empty_extras_are_kept_only_by_nodes_that_had_some() -> None:
     assert node_extras(None, None) is node_extras(NodeExtrasPut(), None) is node_extras(CLEARING, None) is None
     assert node_extras(CLEARING, NARROW) == NodeExtras()
     assert edge_extras(None, None) is edge_extras(EdgeExtrasPut(), None) is None
@@ -167,7 +167,7 @@ def test_nothing_to_say_is_no_extras_but_a_node_that_had_some_keeps_empty_ones()
 CLEARING = NodeExtrasPut("", (), None, "", None, None)
 
 
-def test_two_puts_of_a_node_in_a_batch_are_one(writing: Writing) -> None:
+def test_two_puts_of_a_node_in_a_batch_are_merged(writing: Writing) -> None:
     puts = [
         NodePut(
             0, "n", content="x", extras=NodeExtrasPut("one", ("a",), 5, "ada", 10, None), based_on=1, resolves=True
@@ -178,7 +178,7 @@ def test_two_puts_of_a_node_in_a_batch_are_one(writing: Writing) -> None:
     assert writing.workspace.nodes["n"].extras == NodeExtras("one", ("a",), None, "ada", 10, 30)
 
 
-def test_two_puts_of_an_edge_in_a_batch_are_one(writing: Writing) -> None:
+def test_two_puts_of_an_edge_in_a_batch_are_merged(writing: Writing) -> None:
     key = ("n", "n", "r")
     puts = [
         EdgePut(0, key, extras=EdgeExtrasPut(4, "ada", 10, 20)),
@@ -191,7 +191,7 @@ def test_two_puts_of_an_edge_in_a_batch_are_one(writing: Writing) -> None:
     assert row.extras == EdgeExtras(4, "ada", None, 20)
 
 
-def test_that_somebody_else_says_the_same_makes_no_state(writing: Writing) -> None:
+def test_same_content_by_another_author_makes_no_version(writing: Writing) -> None:
     first, edge = writing.node(NodeExtrasPut("s", created_by="ada")), writing.edge(EdgeExtrasPut(1, "ada"))
     assert writing.node(NodeExtrasPut("s", created_by="bob")) is first
     assert writing.edge(EdgeExtrasPut(1, "bob")) is edge
@@ -199,22 +199,22 @@ def test_that_somebody_else_says_the_same_makes_no_state(writing: Writing) -> No
     assert writing.edge(EdgeExtrasPut(UNSET, "bob"), 0.5).extras == EdgeExtras(1, "bob")
 
 
-def test_that_somebody_else_says_the_same_is_noted_and_that_its_author_does_is_not() -> None:
+def test_second_author_of_same_content_is_recorded_once() -> None:
     writing = begun(Rules(keeps_history=True))
     writing.node(NodeExtrasPut("s", created_by="ada"))
-    # As it comes in another request: the same text, and not the same object.
+    # As in another request: an equal text that is not the same object.
     again = "".join("ada")
     for author, said in ((again, []), ("bob", [CoAuthor("n", 2, "bob")]), (again, [])):
         assert writing.node(NodeExtrasPut("s", created_by=author), resolves=True).version == 2
         assert writing.said == said
 
 
-def test_order_of_tags_makes_a_state(writing: Writing) -> None:
+def test_order_of_tags_makes_a_version(writing: Writing) -> None:
     assert writing.node(NodeExtrasPut(tags=("a", "b"))).version == 2
     assert writing.node(NodeExtrasPut(tags=("b", "a"))).version == 3
 
 
-def test_a_touch_leaves_who_wrote_an_edge(writing: Writing) -> None:
+def test_touch_keeps_author_of_edge(writing: Writing) -> None:
     row = writing.edge(EdgeExtrasPut(1, "ada"))
     batch = WriteBatch(edges=[EdgePut(0, row.key, extras=EdgeExtrasPut(1, "bob"))], touch=True)
     assert writing(batch).edges_unchanged == 1
@@ -224,7 +224,7 @@ def test_a_touch_leaves_who_wrote_an_edge(writing: Writing) -> None:
     assert touched.attributes != row.attributes
 
 
-def test_a_node_made_again_takes_nothing_over(writing: Writing) -> None:
+def test_recreated_node_inherits_no_extras(writing: Writing) -> None:
     writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20))
     writing.workspace.incident = {"n": set()}
     writing(WriteBatch(delete_nodes=["n"], nodes=[NodePut(0, "n", "t")]))
@@ -234,21 +234,21 @@ def test_a_node_made_again_takes_nothing_over(writing: Writing) -> None:
 @pytest.mark.parametrize(
     ("moment", "true"), [(9, False), (10, True), (19, True), (20, False), (-(1 << 62), False), (1 << 62, False)]
 )
-def test_it_is_true_from_its_beginning_to_before_its_end(moment: int, *, true: bool) -> None:
+def test_validity_is_a_half_open_interval(moment: int, *, true: bool) -> None:
     assert holds(FULL, moment) is holds(FULL_EDGE, moment) is true
 
 
-def test_an_open_end_is_always() -> None:
+def test_missing_bounds_are_unlimited() -> None:
     assert holds(None, 0)
     assert holds(NodeExtras(), 0)
     assert holds(NodeExtras(valid_from=0), 0)
     assert not holds(NodeExtras(valid_from=0), -1)
     assert holds(EdgeExtras(valid_to=0), -1)
     assert not holds(EdgeExtras(valid_to=0), 0)
-    assert not holds(NodeExtras(valid_from=7, valid_to=7), 7), "what ends as it begins never was"
+    assert not holds(NodeExtras(valid_from=7, valid_to=7), 7), "an empty interval is never valid"
 
 
-def test_an_end_before_the_beginning_is_refused_also_with_what_is_stored(writing: Writing) -> None:
+def test_valid_to_before_stored_valid_from_is_rejected(writing: Writing) -> None:
     writing.node(NodeExtrasPut(valid_from=10))
     writing.edge(EdgeExtrasPut(valid_to=10))
     key = ("n", "n", "r")
@@ -265,7 +265,7 @@ def test_an_end_before_the_beginning_is_refused_also_with_what_is_stored(writing
     assert writing.node(NodeExtrasPut(valid_to=10)).version == 3
 
 
-def test_types_that_a_store_does_not_take() -> None:
+def test_types_outside_whitelist_are_rejected() -> None:
     writing = begun(Rules(frozenset("tu")))
     with pytest.raises(KindNotAllowed, match="t, u"):
         writing.node(type="x")
@@ -274,13 +274,13 @@ def test_types_that_a_store_does_not_take() -> None:
     assert writing.workspace.present == {"n", "o"}
 
 
-def test_the_last_writer_wins(writing: Writing) -> None:
+def test_last_writer_wins(writing: Writing) -> None:
     writing.node(content="2")
     row = writing.node(content="3", based_on=1)
     assert (row.version, row.extras) == (3, None)
 
 
-def test_what_is_based_on_a_former_version_is_kept_beside_it() -> None:
+def test_put_based_on_superseded_version_becomes_a_conflict() -> None:
     writing = begun(MANUAL)
     assert writing.node(content="2", based_on=1).extras is None
     assert writing.node(content="3", based_on=1).extras == NodeExtras(conflicts=(2,))
@@ -288,14 +288,14 @@ def test_what_is_based_on_a_former_version_is_kept_beside_it() -> None:
 
 
 @pytest.mark.parametrize("based_on", [4, 3, 2, None])
-def test_what_is_based_on_a_head_or_on_nothing_supersedes_all_of_them(based_on: int | None) -> None:
+def test_put_based_on_head_or_nothing_supersedes_all_heads(based_on: int | None) -> None:
     writing = begun(MANUAL)
     for content in ("2", "3", "4"):
         writing.node(content=content, based_on=1)
     assert writing.node(content="5", based_on=based_on, resolves=True).extras == NodeExtras()
 
 
-def test_who_changes_a_field_settles_nothing() -> None:
+def test_partial_update_keeps_conflicts() -> None:
     writing = begun(MANUAL)
     for content in ("2", "3"):
         writing.node(content=content, based_on=1)
@@ -303,7 +303,7 @@ def test_who_changes_a_field_settles_nothing() -> None:
     assert writing.node(NodeExtrasPut(valid_to=9)).extras == NodeExtras(valid_to=9, conflicts=(2,))
 
 
-def test_heads_are_joined_even_if_nothing_else_is_new() -> None:
+def test_resolving_put_merges_heads_without_other_changes() -> None:
     writing = begun(MANUAL)
     writing.node(content="2", based_on=1)
     row = writing.node(content="3", based_on=1)
@@ -313,7 +313,7 @@ def test_heads_are_joined_even_if_nothing_else_is_new() -> None:
     assert writing.node(content="3", resolves=True) is joined
 
 
-def test_a_node_goes_back_to_a_state_with_its_extras(writing: Writing) -> None:
+def test_put_again_restores_extras(writing: Writing) -> None:
     first = writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20), content="x")
     writing.node(NodeExtrasPut("other", (), None, "bob", None, 5), content="y")
     writing(WriteBatch(nodes=[put_again(first)]))
@@ -322,7 +322,7 @@ def test_a_node_goes_back_to_a_state_with_its_extras(writing: Writing) -> None:
     assert (again.content, again.version) == ("x", 4)
 
 
-def test_an_edge_made_again_begins_without_a_past(writing: Writing) -> None:
+def test_recreated_edge_inherits_no_extras(writing: Writing) -> None:
     row = writing.edge(EdgeExtrasPut(valid_from=10))
     again = EdgePut(0, row.key, extras=EdgeExtrasPut(valid_to=9))
     assert writing(WriteBatch(delete_edges=[row.key], edges=[again])).edges_created == 1

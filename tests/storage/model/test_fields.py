@@ -1,4 +1,4 @@
-"""What is said of fields by hand agrees with the one list of them: Structs, and the engine's schema."""
+"""Structs and the engine's schema agree with the list of fields."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ STORED: dict[fields.FieldType, Any] = {
 @pytest.mark.parametrize(
     ("row", "extras", "known"), [(NodeRow, fields.NodeExtras, NODE), (EdgeRow, fields.EdgeExtras, EDGE)]
 )
-def test_rows_have_the_fields_in_order(row: type[msgspec.Struct], extras: type[msgspec.Struct], known: Fields) -> None:
+def test_row_structs_have_fields_in_order(
+    row: type[msgspec.Struct], extras: type[msgspec.Struct], known: Fields
+) -> None:
     assert row.__struct_fields__ == (*names(known.plain), "extras")
     assert extras.__struct_fields__ == names(known.optional)
     for struct, some in ((row, known.plain), (extras, known.optional)):
@@ -51,16 +53,14 @@ def test_rows_have_the_fields_in_order(row: type[msgspec.Struct], extras: type[m
         (fields.EdgeExtrasInput, EDGE),
     ],
 )
-def test_what_is_written_are_all_extras_that_the_store_does_not_keep_itself(
-    struct: type[msgspec.Struct], known: Fields
-) -> None:
+def test_put_structs_have_all_extras_that_callers_may_write(struct: type[msgspec.Struct], known: Fields) -> None:
     by_itself = {
         field.name for field in known.optional if field.is_own or (field.is_kept and "Input" in struct.__name__)
     }
     assert struct.__struct_fields__ == tuple(name for name in names(known.optional) if name not in by_itself)
 
 
-def test_all_extras_are_shown() -> None:
+def test_answers_have_all_extras() -> None:
     shown = tuple(name for name in fields.NodeExtrasShown.__struct_fields__ if name not in FOUND_WHEN_READ)
     assert shown == names(NODE.optional)
     assert fields.EdgeExtrasShown.__struct_fields__ == names(EDGE.optional)
@@ -74,25 +74,23 @@ def test_all_extras_are_shown() -> None:
     + [(struct, EDGE.exchanged) for struct in (EdgeLine, EdgeRecord, ExportedEdge)],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_structs_that_callers_meet_have_all_fields_under_their_names(
-    struct: type[msgspec.Struct], of: tuple[Field, ...]
-) -> None:
+def test_public_structs_have_all_fields_under_wire_names(struct: type[msgspec.Struct], of: tuple[Field, ...]) -> None:
     found = {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
     assert found.items() >= {field.name: field.wire for field in of}.items()
 
 
-def test_a_version_that_is_put_whole_may_have_every_extra() -> None:
+def test_put_of_whole_version_accepts_every_extra() -> None:
     assert set(NodeSpec.__struct_fields__) >= {field.name for field in NODE.extras if not field.is_own}
     assert set(EdgeSpec.__struct_fields__) >= set(names(EDGE.extras))
 
 
-def test_rows_that_are_sent_say_nothing_unless_told() -> None:
+def test_request_rows_default_to_omitted_fields() -> None:
     assert msgspec.structs.astuple(NodeInput(id="a"))[1:] == (None,) * (len(NodeInput.__struct_fields__) - 1)
     edge = EdgeInput(source="a", target="b", relation_type="r")
     assert msgspec.structs.astuple(edge)[3:] == (None,) * (len(EdgeInput.__struct_fields__) - 3)
 
 
-def test_the_engine_has_a_column_for_each_field() -> None:
+def test_engine_has_a_column_for_each_field() -> None:
     plain = (SCHEMA / "0001_entity_relates_to.cypher").read_text()
     node, edge = (
         dict(re.findall(r"^ +([a-z_]+) +([A-Z0-9]+),?$", table, re.MULTILINE)) for table in plain.split(";")[:2]

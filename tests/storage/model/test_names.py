@@ -1,4 +1,4 @@
-"""Names as they are compared, and the names that a node has."""
+"""Normalized names, and the names of a node."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from kgserve.storage.model.rows import NodeRow
         ("\u0345Ι", "ιι"),
     ],
 )
-def test_letters_case_and_blanks_make_no_difference(one: str, other: str) -> None:
+def test_names_are_equal_despite_case_whitespace_and_compatibility_forms(one: str, other: str) -> None:
     assert folded(one) == folded(other)
     assert folded(folded(one)) == folded(one)
 
 
 @pytest.mark.parametrize(("one", "other"), [("a b", "ab"), ("résumé", "resume"), ("A-1", "A 1")])
-def test_other_letters_do(one: str, other: str) -> None:
+def test_names_with_other_letters_differ(one: str, other: str) -> None:
     assert folded(one) != folded(other)
 
 
@@ -45,7 +45,7 @@ def test_other_letters_do(one: str, other: str) -> None:
         ({"aliases": [f"a{number}" for number in range(MAX_ALIASES + 1)]}, [f"a{at}" for at in range(MAX_ALIASES)]),
     ],
 )
-def test_other_names_are_texts_of_a_list(attributes: dict[str, Any], aliases: list[str]) -> None:
+def test_aliases_are_strings_of_a_list(attributes: dict[str, Any], aliases: list[str]) -> None:
     text = json.dumps(attributes)
     assert aliases_in(text) == aliases
     row = NodeRow("n", "person", "", text, 1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""What several change sets come to, against applying them one by one."""
+"""Net changes compared with applying change sets one by one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def at_once(rows: Rows, net: NetChange) -> Rows:
 
 @examples(100)
 @given(st.lists(BATCHES, min_size=1, max_size=8), st.integers(0, 7))
-def test_a_net_change_is_what_its_change_sets_come_to(batches: list[WriteBatch], start: int) -> None:
+def test_net_change_equals_consecutive_change_sets(batches: list[WriteBatch], start: int) -> None:
     changes = planned(batches)
     before: Rows = ({}, {})
     for change in changes[:start]:
@@ -118,7 +118,7 @@ def test_a_net_change_is_what_its_change_sets_come_to(batches: list[WriteBatch],
     assert len(net) == sum(map(len, kinds))
 
 
-def test_a_change_meets_what_it_writes_and_the_edges_of_what_is_to_go() -> None:
+def test_meets_finds_written_rows_and_edges_of_deleted_nodes() -> None:
     edge = EdgeRow("a", "b", "r", 1.0, "{}", 1, 1)
     change = ChangeSet(sequence=1, time=1, digest=b"", nodes=2, edges=1, edges_created=[edge])
     assert change.meets(set(), {("a", "b", "r")}, set())

@@ -1,4 +1,4 @@
-"""The rules of writing."""
+"""Rules of write planning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AB = ("a", "b", "r")
 
 
 class Planner:
-    """Plans batches one after the other, a second apart."""
+    """Planner of consecutive batches, one second apart."""
 
     def __init__(self, *batches: WriteBatch) -> None:
         self.workspace = Workspace()
@@ -74,30 +74,30 @@ def edge(nodes: Planner) -> Planner:
     return nodes
 
 
-def test_a_new_node(nodes: Planner) -> None:
+def test_create_node(nodes: Planner) -> None:
     assert nodes.a == NodeRow("a", "t", "text", '{"k":1}', 1, 1, 1_000_000, 1_000_000)
     assert (nodes.state.sequence, nodes.state.nodes, nodes.state.time) == (1, 2, 1_000_000)
 
 
-def test_what_is_left_out_is_kept_and_what_is_empty_is_cleared(nodes: Planner) -> None:
+def test_omitted_fields_are_kept_and_empty_ones_cleared(nodes: Planner) -> None:
     assert nodes.node(type="u").nodes_updated == 1
     assert nodes.a == NodeRow("a", "u", "text", '{"k":1}', 2, 2, 1_000_000, 2_000_000)
     nodes.node(content="", attributes="{}")
     assert nodes.a == NodeRow("a", "u", "", "{}", 3, 3, 1_000_000, 3_000_000)
 
 
-def test_attributes_replace(nodes: Planner) -> None:
+def test_attributes_are_replaced(nodes: Planner) -> None:
     nodes.node(attributes='{"other":2}')
     assert nodes.a.attributes == '{"other":2}'
 
 
-def test_what_changes_nothing_is_no_write(nodes: Planner) -> None:
+def test_noop_is_not_a_write(nodes: Planner) -> None:
     before = nodes.state
     report = nodes.write(NODES)
     assert (report.nodes_unchanged, report.sequence, nodes.change, nodes.state) == (2, 1, None, before)
 
 
-def test_a_new_node_needs_a_type(nodes: Planner) -> None:
+def test_new_node_requires_type(nodes: Planner) -> None:
     with pytest.raises(InvalidInput) as refused:
         nodes.write(WriteBatch(nodes=[NodePut(4, "x", "t"), NodePut(7, "y")]))
     assert [error.path for error in refused.value.errors] == ["nodes[7].type"]
@@ -106,19 +106,19 @@ def test_a_new_node_needs_a_type(nodes: Planner) -> None:
     assert (report.nodes_created, report.rejected_count, report.rejected[0].index) == (1, 1, 7)
 
 
-def test_a_node_deleted_and_put_without_type_in_one_batch_is_refused(nodes: Planner) -> None:
+def test_recreating_without_type_in_one_batch_is_rejected(nodes: Planner) -> None:
     with pytest.raises(InvalidInput):
         nodes.write(WriteBatch(delete_nodes=["a"], nodes=[NodePut(0, "a", content="x")]))
 
 
-def test_of_the_same_node_the_last_wins_field_by_field(nodes: Planner) -> None:
+def test_last_put_of_a_node_wins_by_field(nodes: Planner) -> None:
     puts = [NodePut(0, "c", "t", "first", '{"k":1}'), NodePut(1, "c", content="last"), NodePut(2, "c", "u")]
     report = nodes.write(WriteBatch(nodes=puts))
     assert report.nodes_created == 1
     assert nodes.workspace.nodes["c"] == NodeRow("c", "u", "last", '{"k":1}', 1, 2, 2_000_000, 2_000_000)
 
 
-def test_a_new_edge(nodes: Planner) -> None:
+def test_create_edge(nodes: Planner) -> None:
     assert nodes.edge().edges_created == 1
     assert nodes.ab.weight == 1.0
     now = format_time(2_000_000)
@@ -126,7 +126,7 @@ def test_a_new_edge(nodes: Planner) -> None:
     assert (nodes.ab.version, nodes.ab.sequence) == (1, 2)
 
 
-def test_an_edge_keeps_what_is_left_out_and_when_it_was_made(edge: Planner) -> None:
+def test_edge_keeps_omitted_fields_and_created_at(edge: Planner) -> None:
     assert edge.edge(weight=0.75).edges_updated == 1
     assert edge.edge(own='{"other":2}').edges_updated == 1
     stamps = edge_stamps(edge.ab.attributes)
@@ -134,7 +134,7 @@ def test_an_edge_keeps_what_is_left_out_and_when_it_was_made(edge: Planner) -> N
     assert (stamps.created_at, stamps.updated_at) == (format_time(2_000_000), format_time(4_000_000))
 
 
-def test_every_inject_moves_the_time_of_an_edge_and_that_makes_no_version(edge: Planner) -> None:
+def test_touch_updates_edge_time_without_new_version(edge: Planner) -> None:
     report = edge.edge()
     assert (report.edges_unchanged, report.edges_updated, report.sequence) == (1, 0, 3)
     assert (edge.ab.version, edge.ab.sequence) == (1, 2)
@@ -144,7 +144,7 @@ def test_every_inject_moves_the_time_of_an_edge_and_that_makes_no_version(edge: 
     assert edge.change.edges_updated == []
 
 
-def test_untouched_an_edge_stays_as_it_is(edge: Planner) -> None:
+def test_edge_without_touch_is_unchanged(edge: Planner) -> None:
     before = edge.ab
     for fields in ({}, {"weight": 0.5}, {"own": '{"k":1}'}, {"weight": 0.5, "own": '{"k":1}'}):
         assert edge.edge(touch=False, **fields).edges_unchanged == 1
@@ -154,7 +154,7 @@ def test_untouched_an_edge_stays_as_it_is(edge: Planner) -> None:
     assert edge_stamps(edge.ab.attributes).updated_at == format_time(edge.now)
 
 
-def test_a_time_of_the_caller_wins(nodes: Planner) -> None:
+def test_caller_times_take_precedence(nodes: Planner) -> None:
     past = "2020-01-01T00:00:00+01:00"
     nodes.edge(created_at=past, own="{}")
     assert edge_stamps(nodes.ab.attributes).created_at == past
@@ -162,7 +162,7 @@ def test_a_time_of_the_caller_wins(nodes: Planner) -> None:
     assert edge_stamps(nodes.ab.attributes).created_at == past
 
 
-def test_an_edge_without_its_nodes_is_skipped_and_named(nodes: Planner) -> None:
+def test_edge_without_endpoints_is_skipped_and_reported(nodes: Planner) -> None:
     edges = [EdgePut(0, ("a", "x", "r")), EdgePut(1, ("y", "z", "r")), EdgePut(2, ("x", "x", "r")), EdgePut(3, AB)]
     report = nodes.write(WriteBatch(edges=edges))
     assert (report.edges_created, report.skipped_count) == (1, 3)
@@ -173,24 +173,24 @@ def test_an_edge_without_its_nodes_is_skipped_and_named(nodes: Planner) -> None:
     ]
 
 
-def test_skipped_edges_are_listed_up_to_a_number(nodes: Planner) -> None:
+def test_report_limits_listed_skipped_edges(nodes: Planner) -> None:
     report = nodes.write(WriteBatch(edges=[EdgePut(i, ("a", f"x{i}", "r")) for i in range(MAX_REPORTED_ROWS + 20)]))
     assert (len(report.skipped), report.skipped_count) == (MAX_REPORTED_ROWS, MAX_REPORTED_ROWS + 20)
     assert nodes.change is None
 
 
-def test_nodes_go_before_edges(nodes: Planner) -> None:
+def test_nodes_are_applied_before_edges(nodes: Planner) -> None:
     report = nodes.write(WriteBatch(edges=[EdgePut(0, ("b", "c", "r"))], nodes=[NodePut(0, "c", "t")]))
     assert (report.nodes_created, report.edges_created) == (1, 1)
 
 
-def test_relations_of_different_types_are_different_edges(edge: Planner) -> None:
+def test_relation_types_distinguish_edges(edge: Planner) -> None:
     assert edge.edge(key=("a", "b", "other")).edges_created == 1
     assert edge.edge(key=("b", "a", "r")).edges_created == 1
     assert edge.state.edges == 3
 
 
-def test_deleting_a_node_takes_its_edges(edge: Planner) -> None:
+def test_delete_node_deletes_its_edges(edge: Planner) -> None:
     edge.edge(key=("b", "a", "r"))
     edge.edge(key=("a", "a", "r"))
     edge.edge(key=("b", "b", "r"))
@@ -199,24 +199,24 @@ def test_deleting_a_node_takes_its_edges(edge: Planner) -> None:
     assert (edge.state.nodes, edge.state.edges) == (1, 1)
 
 
-def test_deleting_what_is_not_there_is_fine(edge: Planner) -> None:
+def test_delete_of_missing_rows_is_a_noop(edge: Planner) -> None:
     report = edge.write(WriteBatch(delete_nodes=["x"], delete_edges=[("a", "b", "other")]))
     assert (report.nodes_deleted, report.edges_deleted, edge.change) == (0, 0, None)
 
 
-def test_deleting_the_same_twice_counts_once(edge: Planner) -> None:
+def test_duplicate_delete_counts_once(edge: Planner) -> None:
     report = edge.write(WriteBatch(delete_nodes=["a", "a"], delete_edges=[AB, AB]))
     assert (report.nodes_deleted, report.edges_deleted) == (1, 1)
 
 
-def test_deleted_and_made_again_in_one_batch_starts_anew_but_for_its_number(edge: Planner) -> None:
+def test_recreated_node_in_one_batch_continues_version_number(edge: Planner) -> None:
     again = WriteBatch(delete_nodes=["a"], nodes=[NodePut(0, "a", "t")], edges=[EdgePut(0, AB)])
     report = edge.write(again)
     assert (report.nodes_deleted, report.nodes_created, report.edges_deleted, report.edges_created) == (1, 1, 1, 1)
     assert (edge.a.version, edge.ab.version, edge.ab.weight) == (2, 1, 1.0)
 
 
-def test_versions_and_times_of_an_export_are_taken_and_never_go_back(nodes: Planner) -> None:
+def test_imported_versions_and_times_never_decrease(nodes: Planner) -> None:
     nodes.node(id="c", type="t", version=7, created_at=5, updated_at=0)
     assert nodes.workspace.nodes["c"] == NodeRow("c", "t", "", "{}", 7, 2, 5, 0)
     nodes.node(id="c", content="x", version=3)
@@ -225,7 +225,7 @@ def test_versions_and_times_of_an_export_are_taken_and_never_go_back(nodes: Plan
     assert nodes.workspace.nodes["c"].version == 20
 
 
-def test_time_moves_on_with_every_commit_even_when_the_clock_does_not(nodes: Planner) -> None:
+def test_commit_times_increase_with_a_stopped_clock(nodes: Planner) -> None:
     for number in range(3):
         change, _ = plan(WriteBatch(nodes=[NodePut(0, f"n{number}", "t")]), nodes.workspace, nodes.state, 0)
         assert change is not None
@@ -233,7 +233,7 @@ def test_time_moves_on_with_every_commit_even_when_the_clock_does_not(nodes: Pla
         nodes.state = change.state
 
 
-def test_a_batch_sees_those_before_it_in_its_group() -> None:
+def test_batch_sees_earlier_batches_of_its_group() -> None:
     planner = Planner()
     reports = [
         planner.write(batch)
@@ -255,7 +255,7 @@ def test_a_batch_sees_those_before_it_in_its_group() -> None:
     assert [r.sequence for r in reports] == [1, 2, 2, 3, 4]
 
 
-def test_a_batch_of_accesses_alone_is_a_commit_without_rows(nodes: Planner) -> None:
+def test_accesses_alone_make_a_commit_without_rows(nodes: Planner) -> None:
     before = nodes.state
     report = nodes.write(WriteBatch(accesses=[Access("a", 1, 5, 0.5), Access("b", 1, 5, 0.5), Access("a", 2, 6, 0.6)]))
     assert nodes.change is not None
@@ -264,7 +264,7 @@ def test_a_batch_of_accesses_alone_is_a_commit_without_rows(nodes: Planner) -> N
     assert report == Report(sequence=before.sequence + 1)
 
 
-def test_an_access_of_what_is_not_there_or_no_longer_is_dropped(nodes: Planner) -> None:
+def test_access_of_missing_node_is_dropped(nodes: Planner) -> None:
     def accessed(batch: WriteBatch) -> list[str] | None:
         nodes.write(batch)
         return nodes.change and [access.id for access in nodes.change.accessed]
@@ -277,7 +277,7 @@ def test_an_access_of_what_is_not_there_or_no_longer_is_dropped(nodes: Planner) 
 
 
 def merged(into: str) -> Planner:
-    """The nodes a to d, of which b was merged into another one."""
+    """Return a planner with the nodes a to d, of which b was merged into ``into``."""
     planner = Planner(WriteBatch(nodes=[NodePut(at, node_id, "t") for at, node_id in enumerate("abcd")]))
     planner.edge(key=("b", into, MERGED_INTO))
     planner.workspace.merged["b"] = into
@@ -285,7 +285,7 @@ def merged(into: str) -> Planner:
 
 
 @pytest.mark.parametrize("into", ["a", "c"])
-def test_edges_of_a_node_that_was_merged_go_to_where_it_has_come_to(into: str) -> None:
+def test_edges_of_merged_node_are_redirected(into: str) -> None:
     planner = merged(into)
     edges = [EdgePut(0, ("b", "d", "r")), EdgePut(1, ("d", "b", "r")), EdgePut(2, ("b", into, "r"))]
     report = planner.write(WriteBatch(edges=edges))
@@ -295,7 +295,7 @@ def test_edges_of_a_node_that_was_merged_go_to_where_it_has_come_to(into: str) -
     assert [(row.index, row.reason) for row in report.skipped] == [(2, f'its ends were merged: both are "{into}"')]
 
 
-def test_a_merge_that_is_taken_back_is_none_for_those_behind_it_in_the_group() -> None:
+def test_unmerge_applies_to_later_batches_of_the_group() -> None:
     planner = merged("a")
     planner.write(WriteBatch(delete_edges=[("b", "a", MERGED_INTO)], edges=[EdgePut(0, ("b", "d", "r"))]))
     report = planner.edge(key=("d", "b", "r"))
@@ -303,7 +303,7 @@ def test_a_merge_that_is_taken_back_is_none_for_those_behind_it_in_the_group() -
     assert {key for key, row in planner.workspace.edges.items() if row} == {("b", "d", "r"), ("d", "b", "r")}
 
 
-def test_a_node_that_was_merged_takes_nothing_new_until_that_is_taken_back() -> None:
+def test_merged_node_rejects_writes_until_unmerge() -> None:
     planner = merged("a")
     assert planner.node(id="b", type="t").nodes_unchanged == 1
     with pytest.raises(Conflict):
@@ -314,7 +314,7 @@ def test_a_node_that_was_merged_takes_nothing_new_until_that_is_taken_back() -> 
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_with_a_memory_go_its_former_versions_but_those_that_are_put_as_well(*, again: bool) -> None:
+def test_delete_memory_deletes_former_versions_except_those_put(*, again: bool) -> None:
     belonging = {"a": "", "v1": "a", "v2": "a", "other": "b"}
     puts = [
         NodePut(at, node_id, "fact", extras=NodeExtrasPut(confidence=0.5, belongs_to=to))

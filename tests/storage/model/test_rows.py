@@ -28,7 +28,7 @@ EDGES = st.builds(EdgeRow, TEXT, TEXT, TEXT, st.floats(allow_nan=False), TEXT, C
 
 
 @given(OWN)
-def test_the_times_of_an_edge_can_be_taken_out_again(own: dict[str, Any]) -> None:
+def test_edge_attributes_roundtrip(own: dict[str, Any]) -> None:
     text = msgspec.json.encode(own, order="deterministic").decode()
     times = "2025-07-15T12:00:00Z", "2026-01-01T00:00:00.000001+01:00"
     stored = edge_attributes(*times, text)
@@ -37,7 +37,7 @@ def test_the_times_of_an_edge_can_be_taken_out_again(own: dict[str, Any]) -> Non
 
 
 @given(st.lists(st.one_of(NODES, EDGES), max_size=12), st.randoms(use_true_random=False))
-def test_the_digest_knows_no_order_and_is_kept_by_differences(rows: list[NodeRow | EdgeRow], order: Any) -> None:
+def test_digest_is_order_independent_and_incremental(rows: list[NodeRow | EdgeRow], order: Any) -> None:
     whole = rows_digest([msgspec.structs.astuple(row) for row in rows])
     shuffled = list(rows)
     order.shuffle(shuffled)
@@ -56,7 +56,7 @@ def test_the_digest_knows_no_order_and_is_kept_by_differences(rows: list[NodeRow
 
 
 @given(NODES, st.integers(0, 7))
-def test_every_field_counts(row: NodeRow, index: int) -> None:
+def test_every_field_changes_the_hash(row: NodeRow, index: int) -> None:
     values = list(msgspec.structs.astuple(row))
     values[index] = (
         values[index] + "x" if isinstance(values[index], str) else values[index] // 2 + 1 + (values[index] == 1)
@@ -66,5 +66,5 @@ def test_every_field_counts(row: NodeRow, index: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "0", "demo", "A-b_C", "a" * 64, "con1", "lpt0"])
-def test_names_that_can_be(name: str) -> None:
+def test_valid_store_names(name: str) -> None:
     assert check_store_name(name) == name

@@ -1,4 +1,4 @@
-"""Walking by levels, over edges that are just there."""
+"""Breadth-first traversal over edges in a dict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kgserve.storage.model.rows import EdgeRow
 from kgserve.storage.model.walk import Levels, Walk, by_levels
 
 TREE = {"a": "bc", "b": "de", "c": "fg", "d": "a"}
-"""Two levels below a, and one way back."""
+"""Two levels below a, and one cycle."""
 
 
 def edges_of(ids: Collection[str]) -> list[EdgeRow]:
@@ -23,21 +23,21 @@ def ends(found: Levels) -> set[str]:
     return {edge.source + edge.target for edge in found.edges}
 
 
-def test_levels_come_in_order_with_the_edges_between_them() -> None:
+def test_traversal_returns_levels_in_order_with_edges() -> None:
     found = walked(2, 7)
     assert found.depths == {"a": 0, "b": 1, "c": 1, "d": 2, "e": 2, "f": 2, "g": 2}
     assert ends(found) == {"ab", "ac", "bd", "be", "cf", "cg", "da"}
     assert not found.truncated
 
 
-def test_the_room_left_is_for_the_first_of_a_level() -> None:
+def test_max_nodes_keeps_the_first_nodes_of_a_level() -> None:
     found = walked(2, 5)
     assert list(found.depths) == ["a", "b", "c", "d", "e"]
     assert ends(found) == {"ab", "ac", "bd", "be", "da"}
     assert found.truncated
 
 
-def test_a_full_level_alone_is_not_cut() -> None:
+def test_exactly_full_level_is_not_truncated() -> None:
     assert not walked(1, 3).truncated
     assert walked(1, 2).truncated
     assert list(walked(3, 3).depths) == ["a", "b", "c"]

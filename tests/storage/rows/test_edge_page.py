@@ -1,4 +1,4 @@
-"""Pages of a node's edges against all of them sorted: changed or not, with all that may come before and after them."""
+"""Pagination of a node's edges, compared with sorting all of them, in the base and the delta."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kgserve.storage.rows.view import RowsView
 
 LEAVES = [f"n{number:02}" for number in range(10)]
 BEFORE = [f"a{number:03}" for number in range(300)]
-"""They come before the others, whose numbers are then too large for Python to have each of them but once."""
+"""Ids that sort before the others, so that row numbers exceed CPython's cached small integers."""
 LAST = 1 << 62
 
 
@@ -61,7 +61,7 @@ def held(row: EdgeRow) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pages_are_parts_of_all_edges_in_order(tmp_path: Path, seed: int) -> None:
+def test_pagination_of_edges_matches_full_sort(tmp_path: Path, seed: int) -> None:
     choice = random.Random(seed)
     nodes = [NodeRow(each, "t", "", "{}", 1, 1, 0, 0) for each in (*BEFORE, "hub", *LEAVES)]
     edges = {row.key: row for row in (made(choice, *ends(choice)) for _ in range(60))}
@@ -88,7 +88,7 @@ def test_pages_are_parts_of_all_edges_in_order(tmp_path: Path, seed: int) -> Non
                 assert more == (max(start, 0) + limit < len(own))
 
 
-def test_only_what_is_wanted_is_put_in_order() -> None:
+def test_ranked_sorts_only_the_requested_range() -> None:
     choice = np.random.default_rng(1)
     one, other = choice.integers(0, 3, 500), choice.integers(0, 50, 500)
     order = np.lexsort((np.arange(500), other, one))

@@ -1,4 +1,4 @@
-"""The rows view against two dicts: folded again and again, read by commit, damaged."""
+"""Current rows compared with two dicts: merged repeatedly, read as of a commit, damaged."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
 MOMENTS = [-1, 0, 1, 1_700_000_000_123_456]
 STAMP = "2025-07-15T12:00:00.000000Z"
 AT_ONCE = FoldLimits(rows=40)
-"""With these the commits of a model become bases at once."""
+"""Limits with which every commit of a model becomes a base."""
 ABSENT = [f"absent{number}" for number in range(1_000)]
 
 
 class Model:
-    """What the view should hold, commit by commit; `next` makes a commit at random."""
+    """Expected contents of the view after each commit; `next` makes a random commit."""
 
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
@@ -98,7 +98,7 @@ def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) 
         assert sorted(row.key for row in rows.incoming(node_id)) == sorted(key for key in edges if key[1] == node_id)
     for key, row in edges.items():
         assert rows.edge(key) == row
-    # In the order in which they are asked for: a page of a list is made so.
+    # Results keep the order of the keys, on which pages of lists rely.
     assert list(rows.nodes([*IDS, *ABSENT])) == [node_id for node_id in IDS if node_id in nodes]
     assert rows.nodes([*IDS, *ABSENT]) == nodes
     check_edges(rows, nodes, edges)
@@ -120,7 +120,7 @@ def check_edges(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, Edge
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_holds_what_was_written_through_folds_and_reopenings(tmp_path: Path, seed: int) -> None:
+def test_rows_survive_merges_and_reopening(tmp_path: Path, seed: int) -> None:
     model, view, journal = Model(seed), RowsView(tmp_path), list[ChangeSet]()
     held: list[tuple[Rows, dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = []
     for number in range(30):
@@ -147,7 +147,7 @@ def test_it_holds_what_was_written_through_folds_and_reopenings(tmp_path: Path, 
         assert [rows.edge(key) for key in model.edges] == [edges.get(key) for key in model.edges]
 
 
-def test_a_reader_sees_one_commit_while_others_are_written_and_folded(tmp_path: Path) -> None:
+def test_reader_sees_one_commit_during_writes_and_merges(tmp_path: Path) -> None:
     model, view, stop = Model(9), RowsView(tmp_path), threading.Event()
     states: dict[int, tuple[dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = {0: ({}, {})}
 
@@ -177,7 +177,7 @@ def test_a_reader_sees_one_commit_while_others_are_written_and_folded(tmp_path: 
         check(rows, *states[model.at])
 
 
-def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
+def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
     model, view = Model(3), RowsView(tmp_path)
     for _ in range(10):
         view.apply([model.next()])
@@ -199,7 +199,7 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
         BaseSegment(rows)
 
 
-def test_who_reads_a_changed_text_is_told(tmp_path: Path) -> None:
+def test_reading_a_changed_text_raises(tmp_path: Path) -> None:
     view, content = RowsView(tmp_path), "x" * (1 << 20)
     row = NodeRow("a", "t", content, "{}", 1, 1, 1, 1)
     view.apply([ChangeSet(sequence=1, time=1, digest=bytes(16), nodes=1, edges=0, nodes_created=[row])])
@@ -214,8 +214,8 @@ def test_who_reads_a_changed_text_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("others", ["", "a", "z", "az"])
-def test_whether_anything_was_merged_is_known_of_a_base(tmp_path: Path, others: str) -> None:
-    """Wherever among the relation types the one of merges stands."""
+def test_know_merges_detects_redirects(tmp_path: Path, others: str) -> None:
+    """Independent of the position of MERGED_INTO among the relation types."""
     for merges in (False, True):
         types = [*others, *([MERGED_INTO] if merges else [])]
         edges = [EdgeRow("a", "b", each, 1.0, edge_attributes(STAMP, STAMP, "{}"), 1, 1) for each in types]
@@ -232,7 +232,7 @@ def test_whether_anything_was_merged_is_known_of_a_base(tmp_path: Path, others: 
             assert held.know_merges == merges
 
 
-def test_versions_are_kept_for_readers_and_no_longer(tmp_path: Path) -> None:
+def test_versions_are_kept_only_while_readers_need_them(tmp_path: Path) -> None:
     view = RowsView(tmp_path)
     put = partial(_put_again, view)
     put(1)
@@ -255,7 +255,7 @@ def _put_again(view: RowsView, number: int) -> None:
 
 
 def _kept_versions(view: RowsView) -> list[int]:
-    """The commits of one node's versions in memory, the last one first."""
+    """Return the commits of one node's versions in memory, the newest first."""
     with view.reading() as rows:
         version, found = rows.delta.nodes[rows.delta.number("a")], list[int]()
         while version is not None:
@@ -264,7 +264,7 @@ def _kept_versions(view: RowsView) -> list[int]:
         return found
 
 
-def test_texts_are_added_to_a_file_until_half_of_it_is_unused(tmp_path: Path) -> None:
+def test_text_file_is_replaced_when_half_of_it_is_unused(tmp_path: Path) -> None:
     model, view = Model(9), RowsView(tmp_path)
     sizes, names = list[int](), list[str]()
     for _ in range(40):
@@ -274,7 +274,7 @@ def test_texts_are_added_to_a_file_until_half_of_it_is_unused(tmp_path: Path) ->
             (texts,) = tmp_path.glob("*.texts")
             sizes.append(texts.stat().st_size)
             names.append(texts.name)
-            # Who reads from a base that has been followed still does.
+            # A reader of a superseded base keeps its rows.
             check(before, model.nodes, model.edges)
     with view.reading() as rows:
         used = int(rows.base.node_size.sum() + rows.base.edge_size.sum())
@@ -285,7 +285,7 @@ def test_texts_are_added_to_a_file_until_half_of_it_is_unused(tmp_path: Path) ->
     assert max(sizes) < 6 * used
 
 
-def test_a_base_that_could_not_be_written_leaves_the_texts_as_they_were(tmp_path: Path) -> None:
+def test_failed_merge_restores_text_file(tmp_path: Path) -> None:
     model, view = Model(9), RowsView(tmp_path)
     view.apply([model.next()])
     view.fold()
@@ -299,7 +299,7 @@ def test_a_base_that_could_not_be_written_leaves_the_texts_as_they_were(tmp_path
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
-def test_a_base_of_all_rows_is_made_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_of_all_rows_is_built_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.storage.rows.fold.BASE_BUILD_BATCH_ROWS", 7)
     model = Model(4)
     for _ in range(5):
@@ -318,7 +318,7 @@ HARM: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path, harm: str) -> None:
+def test_damaged_base_falls_back_to_an_older_one_or_none(tmp_path: Path, harm: str) -> None:
     model, view = Model(5), RowsView(tmp_path)
     view.apply([model.next()])
     view.fold()
@@ -329,18 +329,18 @@ def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path, harm: s
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_base_of_another_version_is_no_damage(tmp_path: Path) -> None:
+def test_base_of_another_format_is_not_damage(tmp_path: Path) -> None:
     model, view = Model(5), RowsView(tmp_path)
     view.apply([model.next()])
     view.fold()
     (path,) = tmp_path.glob("*.rows")
     path.write_bytes(path.read_bytes().replace(ROWS_MAGIC, b"KGROWS02"))
-    with capture_log() as told:
+    with capture_log() as events:
         assert RowsView(tmp_path).state.nodes == 0
-    assert [(each["event"], each["log_level"]) for each in told] == [("rows_of_another_format", "info")]
+    assert [(each["event"], each["log_level"]) for each in events] == [("rows_of_another_format", "info")]
 
 
-def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path: Path) -> None:
+def test_unsynced_base_is_verified_or_synced(tmp_path: Path) -> None:
     model, view = Model(3), RowsView(tmp_path)
     view.limits = AT_ONCE
     journal = [model.next()]
@@ -363,9 +363,9 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
         check(rows, model.nodes, model.edges)
 
 
-def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
+def test_node_texts_in_bulk_equal_single_reads(tmp_path: Path) -> None:
     view, model = RowsView(tmp_path), Model(5)
-    # Those that come after the base stand before the others, and of the base's the last one changes, too.
+    # New nodes sort before those of the base, and the last one of the base changes, too.
     names = [f"{'n' if number < 2 * MAX_SINGLE_READS else 'm'}{number:03}" for number in range(3 * MAX_SINGLE_READS)]
     for ids in (
         names[: 2 * MAX_SINGLE_READS],
@@ -403,7 +403,7 @@ def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
             assert held.some_in_order(some) == held.in_order(np.array(some)).tolist() == ordered
 
 
-def test_ranges_one_after_the_other() -> None:
+def test_ranges_are_concatenated() -> None:
     source = random.Random(3)
     starts = np.array(sorted(source.sample(range(1_000), 50)), dtype=np.int64)
     ends = starts + np.array([source.choice((0, 1, 7)) for _ in starts])

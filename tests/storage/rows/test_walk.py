@@ -1,4 +1,4 @@
-"""Walks against a breadth-first search over dicts."""
+"""Traversals compared with a breadth-first search over dicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenStore
 @pytest.mark.parametrize("direction", ["outgoing", "incoming", "both"])
 @pytest.mark.parametrize("types", [None, frozenset("a")])
 @pytest.mark.parametrize("weight", [None, 0.6])
-def test_walks(
+def test_traversal_matches_breadth_first_search(
     stored: tuple[OpenStore, Graph], direction: Direction, types: frozenset[str] | None, weight: float | None
 ) -> None:
     store, graph = stored
@@ -47,11 +47,11 @@ def test_walks(
             assert all(row == graph.edges[row.key] for row in found.edges)
 
 
-def test_an_unknown_start_reaches_nothing(stored: tuple[OpenStore, Graph]) -> None:
+def test_unknown_start_reaches_nothing(stored: tuple[OpenStore, Graph]) -> None:
     with stored[0].reading() as rows:
         found = reached(rows, walk(rows, Walk("nobody", 3, "both", None, None, 10)))
     assert (found.nodes, found.edges, found.truncated) == ([], [], False)
 
 
-def test_depths_as_they_are_taken() -> None:
+def test_depth_is_clamped() -> None:
     assert [clamp(depth) for depth in (-5, 0, 1, 10, 11, 1 << 40)] == [0, 0, 1, 10, 10, 10]

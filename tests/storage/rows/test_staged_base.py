@@ -1,4 +1,4 @@
-"""Bases that are made before the commit that they are for: shown, followed by another, given up, left by a kill."""
+"""Staged bases, built before their commit: published, superseded, abandoned, left by a kill."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kgserve.storage.rows.view import STAGED_MARK, RowsView, StagedBase
 from tests.storage.rows.test_view import IDS, Model, check
 
 
-class Given(Exception):
-    """Somebody gives up."""
+class Abandoned(Exception):
+    """Abandons a staged base."""
 
 
-def taking(at: int, gone: list[str], cut: list[EdgeKey], nodes: int, edges: int) -> ChangeSet:
-    """A commit that takes rows away and leaves so many."""
+def deleting_change(at: int, gone: list[str], cut: list[EdgeKey], nodes: int, edges: int) -> ChangeSet:
+    """Return a change set that deletes rows; ``nodes`` and ``edges`` are the remaining counts."""
     return ChangeSet(
         sequence=at, time=at, nodes_deleted=gone, edges_deleted=cut, digest=bytes(16), nodes=nodes, edges=edges
     )  # fmt: skip
 
 
 class Filled:
-    """A view of some of a model's commits in a base, and some beside it."""
+    """View of a model with some commits in the base and some in the delta."""
 
     def __init__(self, folder: Path) -> None:
         self.view, self.model, self.journal = RowsView(folder), Model(7), list[ChangeSet]()
@@ -48,19 +48,19 @@ class Filled:
         with (view or self.view).reading() as rows:
             check(rows, self.model.nodes, self.model.edges)
 
-    def leave_out(self, foreseen: StagedBase) -> ChangeSet:
-        """Have a third of the nodes left out, with their edges; the commit that takes them away."""
-        model, rows = self.model, foreseen.rows
+    def leave_out(self, staged_base: StagedBase) -> ChangeSet:
+        """Stage the deletion of a third of the nodes with their edges; return the commit that deletes them."""
+        model, rows = self.model, staged_base.rows
         gone = sorted(model.nodes)[::3]
         cut = sorted(key for key in model.edges if key[0] in gone or key[1] in gone)
-        foreseen.leave_out({rows.number(node_id) for node_id in gone}, {*rows.edge_numbers(cut).values()})
+        staged_base.leave_out({rows.number(node_id) for node_id in gone}, {*rows.edge_numbers(cut).values()})
         model.at += 1
-        return taking(model.at, gone, cut, len(model.nodes) - len(gone), len(model.edges) - len(cut))
+        return deleting_change(model.at, gone, cut, len(model.nodes) - len(gone), len(model.edges) - len(cut))
 
-    def show(self, foreseen: StagedBase, change: ChangeSet) -> None:
+    def show(self, staged_base: StagedBase, change: ChangeSet) -> None:
         self.journal.append(change)
-        foreseen.catch_up()
-        foreseen.show(change)
+        staged_base.catch_up()
+        staged_base.show(change)
         for node_id in change.nodes_deleted:
             del self.model.nodes[node_id]
         for key in change.edges_deleted:
@@ -72,17 +72,17 @@ def filled(tmp_path: Path) -> Filled:
     return Filled(tmp_path / "rows")
 
 
-def test_it_is_shown_and_followed_by_a_base_that_lasts(filled: Filled) -> None:
-    with filled.view.reading() as before, filled.view.foreseeing() as foreseen:
+def test_staged_base_is_published_and_superseded(filled: Filled) -> None:
+    with filled.view.reading() as before, filled.view.foreseeing() as staged_base:
         nodes, edges = dict(filled.model.nodes), dict(filled.model.edges)
-        change = filled.leave_out(foreseen)
-        filled.show(foreseen, change)
+        change = filled.leave_out(staged_base)
+        filled.show(staged_base, change)
         filled.check()
         check(before, nodes, edges)
     assert filled.view.wants_fold()
     filled.write(2)
     filled.check()
-    # As a kill leaves it: what was made ahead is not used.
+    # As after a kill: the staged base is not used.
     reopened = RowsView(copied(filled.view.folder))
     reopened.catch_up(lambda after: filled.journal[after:])
     filled.check(reopened)
@@ -100,11 +100,11 @@ def copied(folder: Path) -> Path:
     return target
 
 
-def test_one_after_the_other_leave_only_what_is_needed(filled: Filled) -> None:
+def test_consecutive_staged_bases_leave_only_needed_files(filled: Filled) -> None:
     lasting = filled.names()
     for _ in range(3):
-        with filled.view.foreseeing() as foreseen:
-            filled.show(foreseen, filled.leave_out(foreseen))
+        with filled.view.foreseeing() as staged_base:
+            filled.show(staged_base, filled.leave_out(staged_base))
         filled.check()
         made = filled.names() - lasting
         assert sum(STAGED_MARK in name for name in made) == 1
@@ -115,29 +115,29 @@ def test_one_after_the_other_leave_only_what_is_needed(filled: Filled) -> None:
     assert len(filled.names()) == 2
 
 
-def test_what_is_written_meanwhile_is_in_it(filled: Filled) -> None:
-    with filled.view.foreseeing() as foreseen:
-        change, model = filled.leave_out(foreseen), filled.model
+def test_staged_base_includes_concurrent_writes(filled: Filled) -> None:
+    with filled.view.foreseeing() as staged_base:
+        change, model = filled.leave_out(staged_base), filled.model
         new = next(node_id for node_id in IDS if node_id not in model.nodes)
         row = model.nodes[new] = model.node(new)
         at, nodes, edges = change.sequence, len(model.nodes), len(model.edges)
-        another = taking(at, [], [], nodes, edges)
+        another = deleting_change(at, [], [], nodes, edges)
         another.nodes_created.append(row)
         filled.put(another)
         model.at += 1
-        last = taking(model.at, change.nodes_deleted, change.edges_deleted, change.nodes + 1, change.edges)
-        assert foreseen.catch_up() == filled.journal[-1:]
-        filled.show(foreseen, last)
+        last = deleting_change(model.at, change.nodes_deleted, change.edges_deleted, change.nodes + 1, change.edges)
+        assert staged_base.catch_up() == filled.journal[-1:]
+        filled.show(staged_base, last)
     filled.check()
     assert filled.view.state == last.state
 
 
-def test_one_that_is_given_up_leaves_nothing(filled: Filled) -> None:
+def test_abandoned_staged_base_leaves_no_files(filled: Filled) -> None:
     names, state = filled.names(), filled.view.state
-    with contextlib.suppress(Given), filled.view.foreseeing() as foreseen:
-        filled.leave_out(foreseen)
+    with contextlib.suppress(Abandoned), filled.view.foreseeing() as staged_base:
+        filled.leave_out(staged_base)
         assert filled.names() > names
-        raise Given
+        raise Abandoned
     filled.model.at -= 1
     assert (filled.names(), filled.view.state) == (names, state)
     filled.check()

@@ -1,4 +1,4 @@
-"""Snapshots and frames as they were written before rows had extras, and what becomes of them."""
+"""Backward compatibility: snapshots and frames written before rows had extras."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.storage.journal.history import SEGMENT, History, mixed
 
 NODE_COLUMNS = ("id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at")
 EDGE_COLUMNS = ("from", "to", "relation_type", "weight", "attributes", "version", "sequence")
-# What that version computed and wrote for `mixed`.
+# Computed and written by that version for `mixed`.
 DIGEST = 0x71B512932B1DFCF8A2A453B4B979E64A
 FRAME = "27375b3d06a925c58fd84fd7cab9a4f576d3273fa4a768c73a533668966e3b04"
 EXTRAS = NodeExtrasPut("short", ("x", "y"), 0, "ada", -5, 5)
 
 
 def old_snapshot(folder: Path, history: History) -> Path:
-    """A snapshot with eight columns of nodes and seven of edges."""
+    """Write a snapshot with eight node columns and seven edge columns."""
     rows = folder / "rows"
     rows.mkdir()
     edges = [row for row in history.workspace.edges.values() if row is not None]
@@ -50,7 +50,7 @@ def old_snapshot(folder: Path, history: History) -> Path:
 
 
 def old_frame(changes: list[ChangeSet]) -> bytes:
-    """A frame whose rows end before the extras."""
+    """Return a frame whose rows end before the extras."""
     payload = msgspec.msgpack.encode([_old(change) for change in changes])
     header = struct.pack("<4sIQIq", FRAME_MAGIC, len(payload), changes[0].sequence, len(changes), changes[-1].time)
     return header + struct.pack("<Q", xxhash.xxh3_64_intdigest(header + payload)) + payload
@@ -66,7 +66,7 @@ def _old(change: ChangeSet) -> dict[str, Any]:
 
 
 def extended(history: History) -> History:
-    """Some rows get extras; one node and one edge, and one node that has them no longer."""
+    """Add extras to rows: one node, one edge, and one node that loses them again."""
     history.add(
         WriteBatch(
             nodes=[NodePut(0, "a", extras=EXTRAS), NodePut(1, "d", extras=EXTRAS)],
@@ -85,11 +85,11 @@ def rows_planned(history: History) -> tuple[set[NodeRow], set[EdgeRow]]:
     return set(history.workspace.nodes.values()), {row for row in history.workspace.edges.values() if row is not None}
 
 
-def test_the_digest_is_the_one_that_the_old_version_computed() -> None:
+def test_digest_equals_that_of_old_version() -> None:
     assert mixed().state.digest == DIGEST
 
 
-def test_an_old_snapshot_is_read_and_comes_to_its_digest(tmp_path: Path) -> None:
+def test_old_snapshot_is_readable_and_matches_digest(tmp_path: Path) -> None:
     history = mixed()
     folder = old_snapshot(tmp_path, history)
     assert snapshot.verify(folder).state == history.state
@@ -98,7 +98,7 @@ def test_an_old_snapshot_is_read_and_comes_to_its_digest(tmp_path: Path) -> None
     assert {row.extras for row in (*snapshot.read_nodes(folder), *snapshot.read_edges(folder))} == {None}
 
 
-def test_writes_with_extras_are_folded_into_an_old_snapshot(tmp_path: Path) -> None:
+def test_extras_are_merged_into_old_snapshot(tmp_path: Path) -> None:
     history = mixed()
     base, before = old_snapshot(tmp_path, history), len(history.changes)
     extended(history)
@@ -116,7 +116,7 @@ def test_writes_with_extras_are_folded_into_an_old_snapshot(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("middle", range(9))
-def test_folding_rows_with_extras_gives_the_rows_of_the_plan(tmp_path: Path, middle: int) -> None:
+def test_folding_rows_with_extras_matches_plan(tmp_path: Path, middle: int) -> None:
     history = extended(mixed())
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
@@ -127,15 +127,15 @@ def test_folding_rows_with_extras_gives_the_rows_of_the_plan(tmp_path: Path, mid
     assert rows_of(folders[1]) == rows_planned(history)
 
 
-def test_a_frame_of_the_old_version_is_read() -> None:
+def test_old_frame_is_readable() -> None:
     history = mixed()
     frame = old_frame(history.changes)
-    assert hashlib.sha256(frame).hexdigest() == FRAME, "these are not the bytes that it wrote"
+    assert hashlib.sha256(frame).hexdigest() == FRAME, "the bytes differ from those of the old version"
     assert frame != encode_frame(history.changes)
     assert read_frame(io.BytesIO(frame), 0, len(frame)).changes() == history.changes
 
 
-def test_a_journal_goes_on_behind_old_frames(tmp_path: Path) -> None:
+def test_journal_appends_after_old_frames(tmp_path: Path) -> None:
     history = mixed()
     before = len(history.changes)
     Journal.create(tmp_path, SEGMENT).close()

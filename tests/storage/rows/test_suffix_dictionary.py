@@ -1,4 +1,4 @@
-"""Endings that rows have in common are kept once, whatever is written afterwards."""
+"""Common suffixes of rows are stored once, through all later writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def written(view: RowsView, sequence: int, nodes: list[NodeRow], edges: list[Edg
 
 
 def check(rows: Rows, nodes: list[NodeRow], edges: list[EdgeRow]) -> None:
-    """Texts are whole, read one by one, some at a time and all at once."""
+    """Check that texts are complete when read singly, in batches and all at once."""
     base = rows.base
     wanted = [[encode_node(row) for row in nodes], [encode_edge(row) for row in edges]]
     assert [base.node(at) for at in range(base.nodes)] == wanted[0]
@@ -60,7 +60,7 @@ def stored(rows: Rows) -> int:
     return int(base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64))
 
 
-def test_what_rows_have_in_common_is_there_once_through_foldings(tmp_path: Path) -> None:
+def test_common_suffixes_are_stored_once_across_merges(tmp_path: Path) -> None:
     nodes, edges = [node(number) for number in range(300)], [edge(number) for number in range(300)]
     view = RowsView(tmp_path)
     written(view, 1, nodes, edges)
@@ -70,7 +70,7 @@ def test_what_rows_have_in_common_is_there_once_through_foldings(tmp_path: Path)
         assert len(rows.base.endings) == 3
         whole = sum(map(len, [*map(encode_node, nodes), *map(encode_edge, edges)]))
         assert stored(rows) < whole / 2
-    # What a few have does not become one, what the base has is used again, and what nobody has goes.
+    # Rare suffixes are not added, suffixes of the base are reused, and unused ones are removed.
     for number in range(MIN_ENDING_ROWS - 1):
         nodes[number], edges[number] = node(number, 2), edge(number, 2.5, 2)
     written(view, 2, nodes[: MIN_ENDING_ROWS - 1], edges[: MIN_ENDING_ROWS - 1], created=False)
@@ -89,7 +89,7 @@ def test_what_rows_have_in_common_is_there_once_through_foldings(tmp_path: Path)
         check(rows, nodes, edges)
 
 
-def test_a_copy_of_what_is_used_has_what_rows_end_with(tmp_path: Path) -> None:
+def test_copying_keeps_suffixes(tmp_path: Path) -> None:
     nodes, edges = [node(number) for number in range(50)], [edge(number) for number in range(50)]
     view = RowsView(tmp_path)
     written(view, 1, nodes, edges)
@@ -102,8 +102,8 @@ def test_a_copy_of_what_is_used_has_what_rows_end_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [MAX_ENDING_BYTES + 1, 1 << 16])
-def test_long_endings_stay_with_their_rows(tmp_path: Path, size: int) -> None:
-    """But what is behind them may be one."""
+def test_long_suffixes_are_not_shared(tmp_path: Path, size: int) -> None:
+    """A later, shorter suffix of the same row may be shared."""
     nodes = [node(number, attributes='{"k":"' + "x" * size + '"}') for number in range(20)]
     view = RowsView(tmp_path)
     written(view, 1, nodes, [])
@@ -113,7 +113,7 @@ def test_long_endings_stay_with_their_rows(tmp_path: Path, size: int) -> None:
         assert 0 < max(map(len, rows.base.endings)) <= MAX_ENDING_BYTES
 
 
-def test_there_are_never_too_many() -> None:
+def test_number_of_suffixes_is_bounded() -> None:
     texts = [
         b'{"id":"%d","attributes":{"k":%d}' % (at, at // MIN_ENDING_ROWS)
         for at in range(MIN_ENDING_ROWS * (MAX_ENDINGS + 500))
@@ -126,8 +126,8 @@ def test_there_are_never_too_many() -> None:
     assert numbers[-MIN_ENDING_ROWS * 400 :].count(0) == MIN_ENDING_ROWS * 400
 
 
-def test_columns_take_what_their_numbers_need(tmp_path: Path) -> None:
-    """One value stands for all, and a number that is larger widens the column again."""
+def test_columns_use_the_narrowest_type(tmp_path: Path) -> None:
+    """A column of equal values stores one value, and a larger number widens it again."""
     edges = [edge(number) for number in range(300)]
     view = RowsView(tmp_path)
     written(view, 1, [node(number, size=30 + number % 5) for number in range(300)], edges)
@@ -149,7 +149,7 @@ def test_columns_take_what_their_numbers_need(tmp_path: Path) -> None:
         assert [*rows.all_edges()] == edges
 
 
-def test_a_base_without_any_may_end_with_a_block(tmp_path: Path) -> None:
+def test_base_without_rows_may_end_at_a_block_boundary(tmp_path: Path) -> None:
     offsets = set[int]()
     for count in range(150, 200):
         folder = tmp_path / str(count)
