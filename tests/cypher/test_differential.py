@@ -95,7 +95,7 @@ def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Pa
     store.close()
     assert found == dict.fromkeys(TEXTS, "agreed")
     assert all("a list must hold values of one type" in error for error in mixed)
-    assert "not one of RE2's: lookahead" in refused
+    assert "invalid in RE2: groups" in refused
 
 
 GROUPS = {
