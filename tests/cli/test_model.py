@@ -80,7 +80,7 @@ def test_preparing_without_an_index_says_what_is_missing(tmp_path: Path) -> None
 def test_an_unknown_model_names_those_that_are_known(tmp_path: Path) -> None:
     done = kgserve("model", "pull", "no/such-model", "--models", tmp_path)
     assert done.code == 2
-    assert "fastembed knows no model 'no/such-model'" in done.err
+    assert "fastembed does not know the model 'no/such-model'" in done.err
     assert "BAAI/bge-small-en-v1.5" in done.err
 
 

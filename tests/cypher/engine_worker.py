@@ -1,7 +1,7 @@
-"""The process in which generated Cypher texts meet the engine: `python -m tests.cypher.engine_worker FILE TIMEOUT_MS`.
+"""Process that runs generated Cypher texts on the engine: `python -m tests.cypher.engine_worker FILE TIMEOUT_MS`.
 
-One JSON object per line in, `{"query", "parameters", "write"}`, and one out, `{"error", "rows", "seconds"}`. It may be
-killed by what it runs; that is what it is for.
+Reads one JSON object `{"query", "parameters", "write"}` per line and writes `{"error", "rows", "seconds"}`. A statement
+may crash the process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kgserve.projections.cypher_engine.driver.binding import Connection, Databas
 
 CACHE_BYTES = 128 << 20
 MAX_ROWS = 1000
-# The engine parses and plans in the thread that calls it. A quarter of what a thread has leaves room for the rest.
+# The engine parses and plans in the calling thread; a quarter of its stack leaves room for the rest.
 STACK_BYTES = 2 << 20
 
 _ = tests.engines.ENGINE
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One text to run."""
+    """Statement to run."""
 
     query: str
     parameters: dict[str, Any] = {}
@@ -34,7 +34,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of it; ``error`` is the engine's text, empty when it ran. ``seconds`` of processor time."""
+    """Result of a job; ``error`` is the engine's message, empty on success; ``seconds`` is CPU time."""
 
     error: str
     rows: int
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Runner:
-    """Runs jobs on one engine file, each on a connection that no failed job has used before."""
+    """Runs jobs on one engine file, each on a connection that no failed job has used."""
 
     def __init__(self, path: Path, timeout_ms: int) -> None:
         self._path = path
@@ -51,12 +51,12 @@ class Runner:
         self._connection = self._connect()
 
     def run(self, job: Job) -> Outcome:
-        """Run one job in a transaction: a read-only one that ends, or a write that is committed."""
+        """Run a job in a transaction: a read-only one, or a write that is committed."""
         start = time.process_time()
         error, rows = "", 0
         try:
             rows = self._run(job)
-        except Exception as failure:  # noqa: BLE001 - whatever the engine raises is its answer
+        except Exception as failure:  # noqa: BLE001 - any exception of the engine is a result
             error = str(failure) or repr(failure)
         outcome = Outcome(error, rows, time.process_time() - start)
         if error:
@@ -64,7 +64,7 @@ class Runner:
         return outcome
 
     def _recover(self, job: Job) -> None:
-        """A file that rolled back a write is not to be trusted before it is opened again."""
+        """Reopen the file after a rolled-back write, which may leave it inconsistent."""
         self._connection.close()
         if job.write:
             self._database.close()
@@ -94,14 +94,14 @@ class Runner:
 
     def _connect(self) -> Connection:
         connection = Connection(self._database)
-        # Files have been damaged by it before, and what is looked for here is what texts do.
+        # Checkpoints have damaged files before; this test is about statements.
         connection.execute("CALL force_checkpoint_on_close=false")
         connection.set_query_timeout(self._timeout_ms)
         return connection
 
 
 def _has_times(result: QueryResult) -> bool:
-    """Whether a column can hold a date or a time before year 1 or after 9999: the binding crashes on those."""
+    """Return whether a column can hold a date or time outside the years 1 to 9999, on which the binding crashes."""
     return any("DATE" in name or "TIMESTAMP" in name for name in result.get_column_data_types())
 
 
@@ -118,7 +118,7 @@ def _one_by_one(result: QueryResult) -> int:
 
 
 def main() -> None:
-    """Answer the jobs on stdin until it ends."""
+    """Run jobs from stdin until it is closed."""
     runner = Runner(Path(sys.argv[1]), int(sys.argv[2]))
     for line in sys.stdin.buffer:
         outcome = runner.run(msgspec.json.decode(line, type=Job))

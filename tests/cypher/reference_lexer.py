@@ -1,4 +1,4 @@
-"""Cypher text cut into tokens, with the values of its literals."""
+"""Tokenizer for Cypher with the values of literals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "'": "'", '"'
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A piece of a text; `value` is that of a literal, or a name."""
+    """Piece of a text; `value` is a literal's value, or a name."""
 
     kind: str
     text: str
@@ -34,7 +34,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def tokens(text: str) -> list[Token]:
-    """Return the tokens of a statement. Raises CypherError for what is none."""
+    """Return the tokens of a statement. Raises CypherError for an invalid token."""
     found: list[Token] = []
     at = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""Read Cypher text into a tree: the part of openCypher that the interpreter knows."""
+"""Parser for the part of openCypher that the interpreter supports."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def parse(text: str) -> t.Statement:
     raise CypherError(f"unexpected {parser.token.text}")
 
 
-class _Reader:
-    """Tokens with a place in them."""
+class _TokenReader:
+    """Token stream with a position."""
 
     def __init__(self, found: list[Token]) -> None:
         self._tokens = found
@@ -32,16 +32,16 @@ class _Reader:
 
     @property
     def token(self) -> Token:
-        """The token that is next."""
+        """Next token."""
         return self.ahead(0)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether there is no further token."""
+        """True if no token is left."""
         return self.token.kind == "end"
 
     def ahead(self, count: int) -> Token:
-        """Return a token further on."""
+        """Return a later token."""
         at = self._at + count
         return self._tokens[at] if at < len(self._tokens) else _END
 
@@ -51,31 +51,31 @@ class _Reader:
         return token.text.upper() if token.kind in {"word", "symbol"} else ""
 
     def take(self) -> Token:
-        """Return the next token and go on."""
+        """Consume and return the next token."""
         token = self.token
         self._at += 1
         return token
 
     def accept(self, *words: str) -> bool:
-        """Go on if these words are next."""
+        """Consume these words if they are next; return whether they were."""
         if any(self.word(n) != word for n, word in enumerate(words)):
             return False
         self._at += len(words)
         return True
 
     def expect(self, *words: str) -> None:
-        """Go on over these words. Raises CypherError for others."""
+        """Consume these words. Raises CypherError for others."""
         if not self.accept(*words):
             raise CypherError(f"{' '.join(words)} is expected, not {self.token.text!r}")
 
     def name(self) -> str:
-        """Return a name and go on."""
+        """Consume and return a name."""
         if self.token.kind not in {"word", "quoted"}:
             raise CypherError(f"a name is expected, not {self.token.text!r}")
         return self.take().value
 
     def attempt(self, read: Any) -> Any:
-        """Return what is read, or None, staying here, where it cannot be."""
+        """Return the result of a rule, or None without consuming anything if it fails."""
         at = self._at
         try:
             return read()
@@ -84,7 +84,7 @@ class _Reader:
             return None
 
 
-class _Expressions(_Reader):
+class _Expressions(_TokenReader):
     """Reads expressions, the loosest operators first."""
 
     def expression(self) -> t.Expression:

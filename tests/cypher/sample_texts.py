@@ -1,4 +1,4 @@
-"""Real queries, and how they are spoilt."""
+"""Real queries, and random mutations of them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ WRITES = (
         "weight: 1.0}]->(b)"
     ),
     "MATCH (a:Entity {id: 'n3'})-[e:RELATES_TO]->(b:Entity) DELETE e",
-    # No DETACH DELETE: read back from the engine's log it leaves edges without an end, and walking over them crashes.
+    # No DETACH DELETE: replayed from the engine's log it leaves dangling edges that crash traversals.
     "MATCH (n:Entity {id: 'n250'})-[e]->(m:Entity) DELETE e",
     "UNWIND $rows AS row MERGE (n:Entity {id: row.id}) SET n.version = row.rank",
     (
@@ -164,7 +164,7 @@ _WRAPPED = (
 
 
 def mutate(choice: random.Random, sources: list[str]) -> str:
-    """A text made from one or two real queries by one to four changes, mostly of values."""
+    """Return a text derived from one or two real queries by one to four changes, mostly of values."""
     text = choice.choice(sources)
     for _ in range(choice.choice((1, 1, 1, 2, 2, 3, 4))):
         way = choice.random()
@@ -176,7 +176,7 @@ def mutate(choice: random.Random, sources: list[str]) -> str:
 
 
 def _values(choice: random.Random, text: str) -> str:
-    """Another expression in the place of one."""
+    """Replace an expression by another one."""
     spans = _operands(_parts(text))
     parts = _parts(text)
     if not spans:
@@ -186,7 +186,7 @@ def _values(choice: random.Random, text: str) -> str:
 
 
 def _expression(choice: random.Random, former: str, depth: int) -> str:
-    """A value, or a function or an operator around values and what stood there before."""
+    """Return a value, or a function or operator applied to values and the former expression."""
     way = choice.random()
     if way < 0.25 or depth == 0:
         return choice.choice((former, choice.choice(_VALUES), choice.choice(_VALUES)))
@@ -199,7 +199,7 @@ def _expression(choice: random.Random, former: str, depth: int) -> str:
 
 
 def _operands(parts: list[str]) -> list[tuple[int, int]]:
-    """Where literals, parameters, properties and calls are."""
+    """Return the positions of literals, parameters, properties and calls."""
     spans: list[tuple[int, int]] = []
     for index, part in enumerate(parts):
         after = parts[index + 1] if index + 1 < len(parts) else ""

@@ -1,7 +1,7 @@
-"""Spoilt Cypher against guard and engine: real queries are changed by values, tokens and characters.
+"""Fuzz test of guard and engine: real queries with mutated values, tokens and characters.
 
-What the guard accepts runs in a process of its own, in a read-only transaction with a time limit, on a small store. A
-crash, a time limit overrun or memory above 1 GiB is a violation.
+Accepted statements run in a separate process, in a read-only transaction with a time limit, on a small store. A crash,
+a time limit overrun or memory above 1 GiB is a violation.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _PAGE = 4096
 
 
 class Violation(Exception):
-    """What may not happen."""
+    """Raised for behavior that must not occur."""
 
 
 class Worker:
-    """The process that holds the engine; started when needed, killed when it does not answer."""
+    """Process with the engine; started on demand, killed if it does not reply."""
 
     def __init__(self, path: Path, timeout_ms: int = TIMEOUT_MS) -> None:
         self._path = path
@@ -52,14 +52,14 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, job: Job) -> Outcome:
-        """Run one statement. Raises Violation when the process dies, does not answer, or grows."""
+        """Run one statement. Raises Violation if the process dies, does not reply, or grows too large."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(job) + b"\n")
         process.stdin.flush()
         end = time.monotonic() + PATIENCE
-        answer = select.poll()  # a descriptor may be above 1,023, which select does not take
+        answer = select.poll()  # select does not support descriptors above 1,023
         answer.register(process.stdout, select.POLLIN)
         while not answer.poll(50):
             if time.monotonic() > end:
@@ -99,7 +99,7 @@ class Worker:
 
 
 def fill(path: Path) -> None:
-    """Make the store that statements run on: 300 nodes, 900 edges."""
+    """Create the store that statements run on: 300 nodes, 900 edges."""
     database = Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30)
     connection = Connection(database)
     for file in sorted(_SCHEMA.glob("*.cypher")):
@@ -110,7 +110,7 @@ def fill(path: Path) -> None:
     for number in range(NODES):
         text = f"node {number}, " + "words that say something. " * choice.randrange(4)
         row: dict[str, Any] = {"id": f"n{number}", "type": choice.choice(kinds)}
-        # Some rows lack what rows may lack: nulls in strings have crashed it.
+        # Some rows have nulls: nulls in strings have crashed the engine.
         row["content"] = text if number % 7 else None
         row["attributes"] = f'{{"rank": {number}}}' if number % 5 else None
         connection.execute(
@@ -131,7 +131,7 @@ def fill(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """A digest of all rows, in order."""
+    """Return a digest of all rows, in order."""
     database = Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30, read_only=True)
     connection = Connection(database)
     found = hashlib.sha256()
@@ -150,7 +150,7 @@ def digest(path: Path) -> str:
 
 
 class Run(msgspec.Struct):
-    """What happened so far."""
+    """Counters of a run."""
 
     outcomes: Counter[str] = msgspec.field(default_factory=Counter[str])
     violations: list[str] = msgspec.field(default_factory=list[str])
@@ -158,7 +158,7 @@ class Run(msgspec.Struct):
 
 
 def judge(text: str, *, writable: bool) -> Statement | str:
-    """What the guard says: a statement, or the kind of its refusal. Anything else that it raises is its defect."""
+    """Return the guard's statement, or the kind of its rejection; any other exception is a defect."""
     try:
         return examine(text, PARAMETERS, writable=writable)
     except InvalidInput:
@@ -168,7 +168,7 @@ def judge(text: str, *, writable: bool) -> Statement | str:
 
 
 def fuzz(path: Path, texts: int, seed: int, *, writable: bool) -> Run:
-    """Generate, judge, run."""
+    """Generate, check and run statements."""
     choice, worker, run = random.Random(seed), Worker(path), Run()
     sources: list[str] = [*READS, *WRITES] if writable else [*READS]
     accepted = 0

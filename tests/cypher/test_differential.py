@@ -86,7 +86,7 @@ PARAMETERS = {"list": [1, 3, 127], "one": 1, "rows": [{"a": 1, "b": "x"}, {"a": 
 MIXED = ("['', false, 0.0]", "[1, 'a', true][0]", "[{a: 1}, {b: 1}]", "[[1], [], [1.5]]")
 
 
-def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Path) -> None:
+def test_text_functions_match_the_reference(tmp_path: Path) -> None:
     store = ProductStore(tmp_path, ENGINE, has_loops=False)
     comparison = Comparison(store, store.graph())
     found = {text: comparison.compare(GeneratedStatement(parse(text), {})).verdict for text in TEXTS}
@@ -95,7 +95,7 @@ def test_texts_are_counted_trimmed_and_mapped_as_the_reference_says(tmp_path: Pa
     store.close()
     assert found == dict.fromkeys(TEXTS, "agreed")
     assert all("a list must hold values of one type" in error for error in mixed)
-    assert "not one of RE2's: lookahead" in refused
+    assert "invalid in RE2: groups" in refused
 
 
 GROUPS = {
@@ -109,7 +109,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("texts", GROUPS.values(), ids=GROUPS)
-def test_answers_are_those_of_the_reference(texts: tuple[str, ...], tmp_path: Path) -> None:
+def test_answers_match_the_reference(texts: tuple[str, ...], tmp_path: Path) -> None:
     store = ProductStore(tmp_path, ENGINE, has_loops=False)
     comparison = Comparison(store, store.graph())
     found = {text: comparison.compare(GeneratedStatement(parse(text), PARAMETERS)) for text in texts}
@@ -118,7 +118,7 @@ def test_answers_are_those_of_the_reference(texts: tuple[str, ...], tmp_path: Pa
 
 
 @pytest.mark.parametrize("engine", ["kuzu", "ladybug"])
-def test_rows_outlive_a_condition_in_the_middle_of_a_chain(engine: EngineName, tmp_path: Path) -> None:
+def test_condition_within_a_chain_loses_no_rows(engine: EngineName, tmp_path: Path) -> None:
     store = ProductStore(tmp_path, engine, has_loops=False)
     comparison = Comparison(store, store.graph())
     found = {text: comparison.compare(GeneratedStatement(parse(text), {})) for text in CHAINS}
@@ -131,17 +131,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return compare(tmp_path_factory.mktemp("differential"), ENGINE, sampled())
 
 
-def test_generated_statements_are_answered_as_the_reference_says_or_refused(report: Report) -> None:
+def test_generated_statements_match_the_reference_or_are_rejected(report: Report) -> None:
     assert {kind: finding.result.text for kind, finding in report.findings.items()} == {}
     assert not any(report.verdicts[verdict] for verdict in DIFFERENT)
 
 
-def test_enough_of_the_generated_statements_are_answered(report: Report) -> None:
+def test_rejection_rate_of_generated_statements(report: Report) -> None:
     answered = report.verdicts["agreed"]
     assert answered > 0.25 * (answered + report.verdicts["refused"]), report.verdicts
 
 
-def test_generated_texts_are_stored_as_they_are_written(tmp_path: Path) -> None:
+def test_generated_texts_are_stored_unchanged(tmp_path: Path) -> None:
     store = ProductStore(tmp_path, ENGINE, has_loops=False)
     results = [result for _made, result in compare_writes(store, WRITES, SEED)]
     store.close()

@@ -1,4 +1,4 @@
-"""Which statements are asked as questions, with something done in the end, and as which."""
+"""Statements whose final write kgserve applies itself, and the read statement that precedes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITH_ENDING = {
     "MATCH (n)<-[r:RELATES_TO]-(m) WHERE n.id STARTS WITH 'a' DELETE r": (
         "RETURN DISTINCT m.id AS column_0, n.id AS column_1, r.relation_type AS column_2"
     ),
-    # Where its ends have no names, may be others, or are in no order, an edge is told by itself.
+    # An edge identifies itself if its endpoints are unnamed, may be rebound, or have no direction.
     "MATCH ()-[r]->(m) DELETE r": "RETURN DISTINCT r AS column_0",
     "MATCH (n)-[r]-(m) DELETE r": "RETURN DISTINCT r AS column_0",
     "MATCH (n)-[r]->(m) WITH r MATCH (n {id: 'a'}), (m) DELETE r": "RETURN DISTINCT r AS column_0",
@@ -68,12 +68,12 @@ WITHOUT = [
 
 
 @pytest.mark.parametrize("query", WITH_ENDING)
-def test_a_question(query: str) -> None:
+def test_final_write_is_split_from_the_read_statement(query: str) -> None:
     found = ending(examine(query, PARAMETERS, writable=True))
     assert found is not None
     assert found.question.text.endswith(WITH_ENDING[query])
 
 
 @pytest.mark.parametrize("query", WITHOUT)
-def test_none(query: str) -> None:
+def test_unsupported_final_write_is_left_to_the_engine(query: str) -> None:
     assert ending(examine(query, PARAMETERS, writable=True)) is None

@@ -1,4 +1,4 @@
-"""Statements inside the fences of Markdown, over every interface that takes statements."""
+"""Markdown code fences around statements, in all interfaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FENCED = [
 
 
 @pytest.mark.parametrize("text", FENCED)
-def test_fences_become_blanks(text: str) -> None:
+def test_fences_are_blanked(text: str) -> None:
     found = blank_fences(text)
     assert len(found) == len(text)
     assert found.count("\n") == text.count("\n")
@@ -35,5 +35,5 @@ def test_fences_become_blanks(text: str) -> None:
         "MATCH (n) RETURN n.`a``b`",
     ],
 )
-def test_anything_else_stays(text: str) -> None:
+def test_other_texts_are_unchanged(text: str) -> None:
     assert blank_fences(text) == text

@@ -1,4 +1,4 @@
-"""What others write is held against a statement's words: it must never be said to be unmet where it matters."""
+"""Conflict detection by the footprint of a statement: a conflicting write must never be missed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def node(node_id: str, kind: str, content: str) -> NodeRow:
 
 
 class Graph:
-    """Few nodes and edges, which others change; what they did is kept as it is told to a statement."""
+    """Small graph modified by concurrent writers; records the changes as reported to a statement."""
 
     def __init__(self, source: random.Random) -> None:
         self._random = source
@@ -37,12 +37,12 @@ class Graph:
         self.touched.clear()
 
     def disturb(self) -> None:
-        """Do one or two things that others might."""
+        """Apply one or two random concurrent changes."""
         for _ in range(self._random.choice((1, 1, 2))):
             self._random.choice((self._put, self._put, self._drop, self._tie, self._cut))()
 
     def rows(self) -> tuple[Rows, Rows]:
-        """As the bare engine is filled."""
+        """Return the rows in the form with which the bare engine is filled."""
         nodes = [[row.id, row.type, row.content, {}] for _, row in sorted(self.nodes.items())]
         return nodes, [[*key, weight, {}] for key, weight in sorted(self.edges.items())]
 
@@ -77,7 +77,7 @@ class Graph:
 
 
 class Questions:
-    """Questions of a small grammar about what such a graph holds, with their parameters."""
+    """Generator of read statements about such a graph, with parameters."""
 
     def __init__(self, source: random.Random) -> None:
         self._random = source
@@ -145,7 +145,7 @@ def answered(bare: Bare, text: str, parameters: dict[str, Any]) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_cannot_have_been_met_changes_no_answer(seed: int) -> None:
+def test_changes_outside_the_footprint_do_not_affect_the_answer(seed: int) -> None:
     source = random.Random(seed)
     questions, unmet = Questions(source), 0
     before = Graph(source)
@@ -182,7 +182,7 @@ ROWS = {row.id: row for row in (node("a", "t", "x"), node("b", "u", "y"))}
         ("MATCH (n {id: 'q'}), (m {id: 'r'}) MERGE (n)-[:RELATES_TO {relation_type: 'R'}]->(m)", [], ["a", "b"], []),
     ],
 )  # fmt: skip
-def test_what_has_nothing_to_do_with_a_statement(
+def test_unrelated_changes_are_not_in_the_footprint(
     query: str, new: list[NodeRow], changed: list[NodeRow | str], edges: list[EdgeKey]
 ) -> None:
     footprint = Footprint(examine(query, {"id": "q"}, writable=True))
@@ -192,13 +192,13 @@ def test_what_has_nothing_to_do_with_a_statement(
 @pytest.mark.parametrize(
     "query",
     [
-        # A MERGE makes its edges for nodes that have none, too.
+        # A MERGE also creates edges for nodes that have none.
         "MATCH (n {type: 't'}) MERGE (n)-[:RELATES_TO {relation_type: 'R'}]->(m:Entity {id: 'q', type: 't'})",
         "MATCH (n) WITH n LIMIT 1 MATCH (m {id: 'a'}) WHERE n.type = 'q' SET m.content = 'x'",
         "MATCH (n) SET n.content = 'x' WITH n MATCH (m {id: 'q'}) WHERE n.type = 'q' SET m.content = 'x'",
         "MATCH (n {type: 'q'}) SET n.content = 'x' WITH 1 AS one MATCH (n) SET n.content = 'x'",
     ],
 )
-def test_a_new_node_that_matters(query: str) -> None:
+def test_new_nodes_in_the_footprint(query: str) -> None:
     footprint = Footprint(examine(query, {}, writable=True))
     assert meets_any(footprint, ROWS.get, [node("c", "t", "")], [], [])

@@ -83,7 +83,7 @@ def test_files_settings_transactions_and_tables_are_forbidden(text: str, writabl
         "MATCH (n) /***/ LOAD FROM 'x' /***/ RETURN 1",
     ],
 )
-def test_no_disguise_hides_a_clause(text: str) -> None:
+def test_disguised_forbidden_clauses_are_rejected(text: str) -> None:
     with pytest.raises(Forbidden):
         read(text)
 
@@ -97,20 +97,20 @@ def test_no_disguise_hides_a_clause(text: str) -> None:
         "MERGE (n:Entity {id: 'x'})",
     ],
 )
-def test_a_write_needs_the_right_to_write(text: str) -> None:
+def test_writes_require_writable(text: str) -> None:
     with pytest.raises(Forbidden, match="writes"):
         read(text)
     assert examine(text, {}, writable=True).updates
 
 
-def test_the_own_table_cannot_be_written() -> None:
+def test_internal_table_is_write_protected() -> None:
     with pytest.raises(Forbidden):
         examine("MATCH (s:`storecommit`) DELETE s", {}, writable=True)
     assert not read("MATCH (s:StoreCommit) RETURN s").updates
 
 
 @given(st.sampled_from(FILES + TRANSACTIONS), st.sampled_from('"`'))
-def test_words_in_quotes_do_nothing(text: str, quote: str) -> None:
+def test_keywords_in_quotes_are_allowed(text: str, quote: str) -> None:
     inside = text.replace("`", "").replace("'", "\\'" if quote == '"' else "'")
     quoted = f"{quote}{inside}{quote}"
     text = f"RETURN {quoted} AS x" if quote == '"' else f"RETURN 1 AS {quoted}"
@@ -126,7 +126,7 @@ def test_words_in_quotes_do_nothing(text: str, quote: str) -> None:
         "WITH 1 AS set, 2 AS commit RETURN [set, commit]",
     ],
 )
-def test_words_as_names_pass(text: str) -> None:
+def test_keywords_as_names_are_allowed(text: str) -> None:
     assert not read(text).updates
 
 
@@ -144,7 +144,7 @@ def test_words_as_names_pass(text: str) -> None:
         "FOREACH (x IN [1] | RETURN x)",
     ],
 )
-def test_exactly_one_statement(text: str) -> None:
+def test_exactly_one_statement_is_required(text: str) -> None:
     with pytest.raises(InvalidInput):
         read(text)
 
@@ -176,11 +176,11 @@ def test_exactly_one_statement(text: str) -> None:
         "RETURN CAST(NULL, 'INT64[100000]')",
     ],
 )
-def test_what_is_too_large_is_refused_at_once(text: str) -> None:
+def test_oversized_statements_are_rejected_quickly(text: str) -> None:
     start = time.thread_time()
     with pytest.raises(InvalidInput) as caught:
         read(text)
-    assert time.thread_time() - start < 10  # 0.01 on an idle machine; built out it is minutes, or all memory
+    assert time.thread_time() - start < 10  # 0.01 s on an idle machine; fully expanded it takes minutes or all memory
     assert caught.value.errors[0].path == "query"
 
 
@@ -208,12 +208,12 @@ def test_what_is_too_large_is_refused_at_once(text: str) -> None:
         "MATCH (n) RETURN regexp_replace(n.id < 'a', 'b', 'c')",
     ],
 )
-def test_what_crashes_the_engine_is_refused(text: str) -> None:
+def test_engine_crashing_statements_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match="line 1"):
         read(text)
 
 
-def test_the_engine_gets_no_comments_and_every_character_in_its_place() -> None:
+def test_comments_are_blanked_and_positions_preserved() -> None:
     text = "/* a\nb */ RETURN // c\n 1\u00a0+ 2 ; // d"
     statement = read(text)
     assert statement.text == "    \n     RETURN     \n 1 + 2"
@@ -221,43 +221,43 @@ def test_the_engine_gets_no_comments_and_every_character_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("value", [10**8, 2.5, "3", None, [1]])
-def test_bounds_hold_for_parameters(value: Any) -> None:
+def test_limits_apply_to_parameters(value: Any) -> None:
     with pytest.raises(InvalidInput):
         read("RETURN range(1, $n)", n=value)
     assert read("RETURN range(1, $n)", n=50).parameters == {"n": 50}
 
 
-def test_a_parameter_without_a_value_is_named() -> None:
+def test_missing_parameter_is_reported() -> None:
     with pytest.raises(InvalidInput) as caught:
         read("RETURN $a, $b, $a, $c", b=1)
     assert [error.path for error in caught.value.errors] == ["params.a", "params.c"]
 
 
-def test_a_parameter_that_is_not_used_is_left_out() -> None:
+def test_unused_parameters_are_dropped() -> None:
     assert read("RETURN $a AS `$b`", a=1, b=2**70).parameters == {"a": 1}
 
 
-def test_an_empty_list_is_written_into_the_text() -> None:
+def test_empty_list_parameters_are_inlined() -> None:
     statement = read("MATCH (n) WHERE n.id IN $ids RETURN n", ids=[])
     assert statement.text == "MATCH (n:Entity) WHERE n.id IN []   RETURN n"
     assert statement.parameters == {}
 
 
-def test_a_null_may_be_compared_and_asked_for() -> None:
+def test_null_parameters_are_allowed_in_comparisons() -> None:
     text = "MATCH (n) WHERE $t IS NULL OR n.type = $t RETURN CASE WHEN n.x IS NOT NULL THEN 1 ELSE NULL END"
     assert read(text, t=None).parameters == {"t": None}
     with pytest.raises(InvalidInput, match=r"\$t is null without a type"):
         read("MATCH (n) WHERE n.id IN $t RETURN n", t=None)
 
 
-def test_explaining_is_for_reads() -> None:
+def test_explain_is_limited_to_reads() -> None:
     assert read("EXPLAIN LOGICAL MATCH (n) RETURN n").explains
     with pytest.raises(Forbidden):
         examine("EXPLAIN CREATE (n:Entity {id: 'x'})", {}, writable=True)
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_let_through_or_refused(text: str) -> None:
+def test_any_text_is_accepted_or_rejected_cleanly(text: str) -> None:
     with suppress(InvalidInput, Forbidden):
         assert not read(text).updates
 
@@ -273,7 +273,7 @@ def test_any_text_is_let_through_or_refused(text: str) -> None:
         ("RETURN $n", {"n": "a"}, {}),
     ],
 )
-def test_a_text_that_came_before_is_examined_for_what_its_parameters_change(
+def test_cached_statement_is_revalidated_for_other_parameters(
     text: str, safe: dict[str, Any], unsafe: dict[str, Any]
 ) -> None:
     for _ in range(3):
@@ -282,7 +282,7 @@ def test_a_text_that_came_before_is_examined_for_what_its_parameters_change(
         read(text, **unsafe)
 
 
-def test_a_text_that_came_before_gets_the_parameters_of_now() -> None:
+def test_cached_statement_gets_current_parameters() -> None:
     text = "MATCH (n {id: $id}) RETURN n"
     assert [read(text, id=value, other=1).parameters for value in ("a", "b", "c")] == [
         {"id": v} for v in ("a", "b", "c")
@@ -310,7 +310,7 @@ def test_a_text_that_came_before_gets_the_parameters_of_now() -> None:
         "MATCH (n) RETURN n.version IN [1, 2, 3][1:2]",
     ],
 )
-def test_what_the_engine_answers_wrongly_is_refused(text: str) -> None:
+def test_statements_with_wrong_engine_answers_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"([Ff]ound|is) at line 1"):
         examine(text, {"x": 1}, writable=True)
 
@@ -330,5 +330,5 @@ def test_what_the_engine_answers_wrongly_is_refused(text: str) -> None:
         (int, "MATCH (n) WHERE 1 < 2 RETURN n"),
     ],
 )
-def test_what_it_answers_rightly_passes(kind: type, text: str) -> None:
+def test_statements_with_correct_engine_answers_are_accepted(kind: type, text: str) -> None:
     assert examine(text, {"x": {int: 1, str: "a", list: [1]}[kind]}, writable=True)

@@ -1,4 +1,4 @@
-"""What is said to whoever writes for another schema than there is."""
+"""Hints for statements written for another schema."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property na
         (NO_PROPERTY, "MATCH (e:Entity) RETURN e.colour", ["nodes have id, ", "edges relation_type, weight, "]),
     ],
 )
-def test_all_that_is_not_here_is_named_with_what_is(message: str, statement: str, said: list[str]) -> None:
+def test_hint_lists_unknown_names_and_alternatives(message: str, statement: str, said: list[str]) -> None:
     found = hint(message, statement)
     assert all(each in found for each in said), found
 
@@ -36,5 +36,5 @@ def test_all_that_is_not_here_is_named_with_what_is(message: str, statement: str
         (NO_TABLE, f"MATCH (e:{'x' * 1_000}) RETURN 1"),
     ],
 )
-def test_nothing_is_said_of_what_is_here_in_texts_or_endless(message: str, statement: str) -> None:
+def test_no_hint_for_known_names_texts_or_long_names(message: str, statement: str) -> None:
     assert hint(message, statement) == ""

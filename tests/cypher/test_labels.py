@@ -58,12 +58,12 @@ def examined(text: str) -> Statement:
 
 
 @pytest.mark.parametrize("text", PATTERNS)
-def test_nodes_without_a_label_get_one(text: str) -> None:
+def test_missing_labels_are_added(text: str) -> None:
     assert examined(text).text == PATTERNS[text]
 
 
 @pytest.mark.parametrize("text", PATTERNS)
-def test_every_character_is_found_again(text: str) -> None:
+def test_positions_map_back_to_the_original(text: str) -> None:
     statement = examined(text)
     for mark in ("RETURN", "WHERE", "DELETE", "CREATE", "return"):
         if mark in text:
@@ -71,7 +71,7 @@ def test_every_character_is_found_again(text: str) -> None:
             assert statement.place(place) == (1, text.rindex(mark) + 1)
 
 
-def test_places_on_later_lines() -> None:
+def test_positions_on_later_lines() -> None:
     text = "MATCH (a),\n  (b), (c) /* x\n */ RETURN a,\r\n b , c"
     statement = examined(text)
     assert statement.text.count(":Entity") == 3
@@ -81,7 +81,7 @@ def test_places_on_later_lines() -> None:
     assert statement.place(len(statement.text)) == (4, 7)
 
 
-def test_a_place_within_a_label_is_where_it_was_put() -> None:
+def test_position_within_an_added_label() -> None:
     statement = examined("MATCH (n) RETURN n")
     label = statement.text.index(":Entity")
     assert {statement.place(label + offset) for offset in range(1, 8)} == {(1, 9)}

@@ -33,7 +33,7 @@ PIECES = [
 
 
 @given(st.one_of(st.lists(st.sampled_from(PIECES)).map("".join), st.text(max_size=60)))
-def test_tokens_tile_the_text(text: str) -> None:
+def test_tokens_cover_the_text(text: str) -> None:
     try:
         list(scan(text))
     except InvalidInput as error:
@@ -54,13 +54,13 @@ def test_tokens_tile_the_text(text: str) -> None:
     st.sampled_from(["LOAD FROM", "COPY (", "; DROP TABLE x", "CALL threads=1", "/* CREATE */ // SET"]),
     st.sampled_from("'\"`"),
 )
-def test_words_in_quotes_are_one_token(words: str, quote: str) -> None:
+def test_quoted_words_are_one_token(words: str, quote: str) -> None:
     assert [token.kind for token in tokens(f"RETURN {quote}{words}{quote}")][1:] == [
         "quoted" if quote == "`" else "string"
     ]
 
 
-def test_kinds() -> None:
+def test_token_kinds() -> None:
     found = tokens("MATCH (`a b`:T) // c\nWHERE n.x >= $p /* d */ AND 'it\\'s' <> \"\\u00e9\" RETURN 1..3, .5e-2")
     kinds = {token.text: token.kind for token in found}
     assert kinds["`a b`"] == "quoted"
@@ -80,7 +80,7 @@ def test_kinds() -> None:
         ('"\\"', "line 1, column 1"),
     ],
 )
-def test_what_does_not_end_is_named_with_its_place(text: str, where: str) -> None:
+def test_unterminated_tokens_are_reported_with_position(text: str, where: str) -> None:
     with pytest.raises(Unterminated) as caught:
         tokens(text)
     assert caught.value.errors[0].path == "query"
@@ -88,21 +88,21 @@ def test_what_does_not_end_is_named_with_its_place(text: str, where: str) -> Non
 
 
 @pytest.mark.parametrize("text", [r"'\q'", r"'\x41'", r"'\u12'", "``", "$ a", "a # b", "a ? b", "a ⟨ b", "\x00"])
-def test_what_the_engine_would_take_apart_differently_is_refused(text: str) -> None:
+def test_texts_that_the_engine_tokenizes_differently_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
         tokens(text)
 
 
 @pytest.mark.parametrize(("offset", "line", "column"), [(0, 1, 1), (2, 1, 3), (3, 2, 1), (6, 3, 1), (8, 4, 2)])
-def test_places_are_told_by_line_and_column(offset: int, line: int, column: int) -> None:
+def test_positions_have_line_and_column(offset: int, line: int, column: int) -> None:
     assert place("ab\ncd\n\nef", offset) == f"line {line}, column {column}"
 
 
 @pytest.mark.parametrize(
     "text", ["'" + "a" * 60_000, "'" + "\\\\" * 30_000, "/*" * 30_000, "`a" * 30_000, "(" * 60_000, "1" * 60_000]
 )
-def test_time_is_linear(text: str) -> None:
+def test_scanning_takes_linear_time(text: str) -> None:
     start = time.thread_time()
     with suppress(InvalidInput):
         tokens(text)
-    assert time.thread_time() - start < 10  # 0.03 on an idle machine; squared it is minutes
+    assert time.thread_time() - start < 10  # 0.03 s on an idle machine; quadratic time takes minutes

@@ -18,13 +18,13 @@ SAID = {
 
 
 @pytest.mark.parametrize("text", SAID)
-def test_what_a_statement_may_do(text: str) -> None:
+def test_write_scope_of_statements(text: str) -> None:
     found = reach(examine(text, {}, writable=True))
     names = ("creates", "deletes", "sets", "relations")
     assert " ".join(name for name in names if getattr(found, name)) == SAID[text]
 
 
-def test_properties_are_set_by_name_alone() -> None:
+def test_only_named_properties_may_be_set() -> None:
     query = "MATCH (n {valid_to: timestamp($t)}) WHERE n.type = 't' SET n.content = n.summary, n.`tags`=['x']"
     found = reach(examine(query, {"t": "2020-01-01"}, writable=True))
     names = ("type", "content", "tags", "summary", "valid_to", "version")

@@ -77,7 +77,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("expression", VALUES)
-def test_expressions_have_the_values_of_opencypher(expression: str) -> None:
+def test_expressions_match_opencypher(expression: str) -> None:
     assert same(VALUES[expression], rows(f"RETURN {expression} AS c")[0][0])
 
 
@@ -88,7 +88,7 @@ def test_expressions_have_the_values_of_opencypher(expression: str) -> None:
         "'\\q'", "[1]['a']", "left('a', -1)", "true + 1", "1 IN 1", "count(count(*))", "x",
     ],
 )  # fmt: skip
-def test_errors_are_those_of_opencypher(expression: str) -> None:
+def test_errors_match_opencypher(expression: str) -> None:
     with pytest.raises(CypherError):
         rows(f"RETURN {expression} AS c")
 
@@ -112,7 +112,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("text", QUERIES)
-def test_queries_have_the_rows_of_opencypher(text: str) -> None:
+def test_query_results_match_opencypher(text: str) -> None:
     answer = Interpreter(GRAPH, {}).run(parse(text))
     assert same_rows(answer, QUERIES[text]), answer.rows
 
@@ -126,7 +126,7 @@ def outcome(statement: t.Statement, parameters: dict[str, Any]) -> Any:
         return "not modelled"
 
 
-def test_rendered_statements_are_read_as_they_were_meant() -> None:
+def test_rendered_statements_parse_to_the_same_tree() -> None:
     generator = Generator(7)
     for _ in range(400):
         made = generator.make()
@@ -137,12 +137,12 @@ def test_rendered_statements_are_read_as_they_were_meant() -> None:
         assert alike, render(made.statement)
 
 
-def test_the_same_seed_makes_the_same_statements() -> None:
+def test_generator_is_deterministic() -> None:
     one, other = Generator(3), Generator(3)
     assert [render(one.make().statement) for _ in range(50)] == [render(other.make().statement) for _ in range(50)]
 
 
-def test_smaller_statements_can_be_read() -> None:
+def test_minimized_statements_can_be_parsed() -> None:
     statement = parse(
         "MATCH (a)-[r]->(b) WHERE a.x > 1 + 2 RETURN CASE WHEN a.x = 1 THEN 'y' END AS c ORDER BY c LIMIT 2"
     )

@@ -1,4 +1,4 @@
-"""What the engine would answer wrongly is refused, with its place and what to write instead."""
+"""Rejection of statements that the engine would answer incorrectly, with position and alternative."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kgserve.cypher.guard import examine
 from kgserve.errors import InvalidInput
 
 PARAMETERS = {"text": "a", "number": 1, "rows": [{"a": 1}, {"a": None}], "list": ["a"], "map": {"a": 1}}
-REFUSED = {
-    # A value is not cast to the type of what it is compared with.
+REJECTED = {
+    # Comparisons through an implicit cast
     "RETURN '1' = 1": (12, "compares a text with a whole number"),
     "RETURN '1.0' < 1.0": (14, "compares a text with a decimal number"),
     "RETURN true = 'True'": (13, "compares a boolean with a text"),
@@ -27,7 +27,7 @@ REFUSED = {
     "MATCH (n {id: 1}) RETURN n": (13, "compares a text with a whole number"),
     "MATCH (n {version: 1.5}) RETURN n": (11, "would round this number"),
     "UNWIND $rows AS row RETURN row.a = 'x'": (34, "compares a whole number with a text"),
-    # Nor to a text.
+    # Implicit casts to text
     "RETURN size(true)": (13, "size() takes a text or a list, not a boolean"),
     "RETURN lower(5)": (14, "lower() does not take a whole number; wrap it in string(…)"),
     "RETURN concat('a', 1)": (20, "concat() does not take a whole number"),
@@ -38,7 +38,7 @@ REFUSED = {
     "CREATE (:Entity {id: 1, type: 't'})": (18, "id needs a text, not a whole number"),
     "MATCH (n) SET n.content = true": (15, "n.content needs a text, not a boolean"),
     "MATCH ()-[r]->() SET r.ordinal = 1.5": (22, "r.ordinal needs a whole number"),
-    # Numbers.
+    # Numbers
     "RETURN [1, 2.5]": (8, "write whole numbers with .0"),
     "RETURN CASE WHEN true THEN 1 ELSE 2.5 END": (8, "write whole numbers with .0"),
     "RETURN 9223372036854775808": (8, "does not fit into 64 bits"),
@@ -50,7 +50,7 @@ REFUSED = {
     "RETURN log(-1) AS x UNION RETURN 1.0 AS x": (1, "a column of this may be NaN"),
     "RETURN count_if(true)": (8, "unknown function count_if"),
     "RETURN CASE WHEN false THEN '' ELSE false END": (8, "these are a text and a boolean"),
-    # Lists and maps.
+    # Lists and maps
     "RETURN list_any_value([])": (8, "the engine returns 0"),
     "RETURN true[0]": (12, "needs a list, not a boolean"),
     "RETURN 'abc'[0]": (13, "needs a list, not a text; use substring for texts"),
@@ -77,7 +77,7 @@ REFUSED = {
     "RETURN left('abc', -1)": (20, "no negative number"),
     "RETURN substring('abc', -1)": (25, "no negative number"),
     "RETURN list_append([1], CAST(NULL AS INT64))": (8, "leave nulls out"),
-    # Names.
+    # Names
     "RETURN 1 AS a UNION RETURN 2 AS b": (21, "same names, but are a and b"),
     "RETURN 1 AS a, 2 AS a": (1, "two columns have the name a"),
     "WITH 1 AS x, 2 AS X RETURN x": (14, "X and x differ only in case"),
@@ -98,9 +98,9 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_a_wrong_answer_is_refused_by_name(text: str) -> None:
-    column, said = REFUSED[text]
+@pytest.mark.parametrize("text", REJECTED)
+def test_statements_with_wrong_answers_are_rejected(text: str) -> None:
+    column, said = REJECTED[text]
     with pytest.raises(InvalidInput) as caught:
         examine(text, PARAMETERS, writable=True)
     if "takes a null" not in said:
@@ -109,7 +109,7 @@ def test_a_wrong_answer_is_refused_by_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\\q", "\\N", "\\x41", "\\u12", "\\ud800", "\\u0000"])
-def test_unknown_escapes_are_refused(text: str) -> None:
+def test_unknown_escapes_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"line 1, column (8|9|10)$"):
         examine(f"RETURN '{text}'", {}, writable=False)
 
@@ -117,7 +117,7 @@ def test_unknown_escapes_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "passes"), [("", True), ("a", True), (1, False), (True, False), (1.5, False), (["a"], False)]
 )
-def test_a_remembered_text_is_examined_for_other_types(value: Any, *, passes: bool) -> None:
+def test_cached_statement_is_revalidated_for_other_types(value: Any, *, passes: bool) -> None:
     text = "MATCH (n) WHERE n.content CONTAINS $x RETURN n.id"
     for _ in range(2):
         assert examine(text, {"x": "b"}, writable=False)
@@ -128,7 +128,7 @@ def test_a_remembered_text_is_examined_for_other_types(value: Any, *, passes: bo
                 examine(text, {"x": value}, writable=False)
 
 
-def test_places_are_those_of_what_was_typed() -> None:
+def test_positions_refer_to_the_original_text() -> None:
     text = "MATCH (a)-[]-(b)-[]-(c)\nWHERE a.content CONTAINS b.content AND 'x\\ny' <> a.id\nRETURN a.id, c.summary"
     statement = examine(text, {}, writable=False)
     for word in ("RETURN", "WHERE", "c.summary"):

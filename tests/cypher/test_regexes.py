@@ -15,10 +15,10 @@ UNREADABLE = (
 
 
 @pytest.mark.parametrize("expression", READ)
-def test_expressions_of_re2_have_no_fault(expression: str) -> None:
+def test_valid_re2_expressions_are_accepted(expression: str) -> None:
     assert find_fault(expression) == ""
 
 
 @pytest.mark.parametrize("expression", UNREADABLE)
-def test_expressions_that_re2_cannot_read_have_a_fault(expression: str) -> None:
+def test_invalid_re2_expressions_are_reported(expression: str) -> None:
     assert find_fault(expression)

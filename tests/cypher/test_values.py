@@ -22,7 +22,7 @@ from kgserve.errors import InvalidInput
         ([[1], [], [2.5]], [[1.0], [], [2.5]]),
     ],
 )
-def test_values_become_what_the_engine_takes(value: Any, ready: Any) -> None:
+def test_parameter_values_are_converted_for_the_engine(value: Any, ready: Any) -> None:
     result = values({"v": value})["v"]
     assert result == ready
     if isinstance(ready, list) and ready and isinstance(ready[0], dict):
@@ -59,7 +59,7 @@ def nested(depth: int) -> Any:
         (object(), "params.v"),
     ],
 )
-def test_what_fails_in_the_engine_is_refused_with_its_place(value: Any, path: str) -> None:
+def test_unsupported_parameter_values_are_rejected_with_path(value: Any, path: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         values({"v": value})
     assert caught.value.errors[0].path == path

@@ -37,7 +37,7 @@ def run(worker: Worker, text: str, parameters: dict[str, Any]) -> Outcome:
     return worker.run(Job(statement.text, statement.parameters, statement.updates))
 
 
-def test_real_queries_run(worker: Worker) -> None:
+def test_sample_queries_run(worker: Worker) -> None:
     for text in READS:
         if not any(name in text for name in ABSENT):
             assert not run(worker, text, PARAMETERS).error, text
@@ -63,12 +63,12 @@ LARGEST = {
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_the_engine_bears_the_largest_statements(worker: Worker, name: str) -> None:
+def test_engine_handles_the_largest_statements(worker: Worker, name: str) -> None:
     assert not run(worker, LARGEST[name], {}).error
 
 
-def test_parameters_arrive_as_they_are(store: Path) -> None:
-    """In a process of its own, for wrong ones have crashed it."""
+def test_parameters_round_trip_unchanged(store: Path) -> None:
+    """Check round trips in a separate process, because invalid parameters have crashed it."""
     program = (
         "import tests.engines\n"
         "from kgserve.cypher.guard import examine\n"
@@ -97,7 +97,7 @@ def test_every_allowed_function_exists(worker: Worker) -> None:
     assert {"copy_csv", "nextval", "error", "string_split"} & ALLOWED_FUNCTIONS == set()
 
 
-def test_spoilt_queries_do_no_harm(store: Path) -> None:
+def test_mutated_queries_cause_no_violation(store: Path) -> None:
     before = digest(store)
     done = fuzz(store, 400, seed=77, writable=False)
     assert done.violations == []

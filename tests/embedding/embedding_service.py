@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks OpenAI's embeddings format as strictly as the real ones."""
+"""Small HTTP server for OpenAI's embeddings API, as strict as the real services."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DIMENSIONS = 32
 
 
 def vector_of(text: str) -> list[float]:
-    """The vector, not of length 1, that the service has for a text."""
+    """Return the service's vector for a text; not normalized."""
     chance = np.random.default_rng(xxhash.xxh3_64_intdigest(text.encode()))
     return (3 * chance.standard_normal(DIMENSIONS)).tolist()
 
 
 class Service(ThreadingHTTPServer):
-    """What was asked is in ``batches``; each of ``failures`` (status, headers) answers one request first."""
+    """Embedding service; ``batches`` records requests, each of ``failures`` (status, headers) fails one request."""
 
     daemon_threads = True
 

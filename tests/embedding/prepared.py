@@ -1,4 +1,4 @@
-"""The real embedding model, for tests of meaning."""
+"""Real embedding model for tests of meaning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgserve.platform.settings import Settings
 
 
 def model_settings() -> Settings:
-    """Settings with which the prepared model is used; skips the test where `make setup` could not prepare it."""
+    """Return settings for the prepared model; skip the test if `make setup` could not prepare it."""
     found = settings.load({"models_dir": settings.load().models_dir or Path("kgserve-data/models").absolute()})
     try:
         checked_manifest(model_folder(found, PREPARED_MODEL), PREPARED_MODEL)

@@ -22,7 +22,7 @@ MODEL = "a model"
 
 
 class CountingEmbedder(HashingEmbedder):
-    """Remembers what it was asked."""
+    """Embedder that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -53,7 +53,7 @@ def texts_of(count: int) -> list[str]:
     return [f"text {number}" for number in range(count)]
 
 
-def test_what_is_put_is_got_again_also_after_reopening(path: Path) -> None:
+def test_cached_vectors_survive_reopening(path: Path) -> None:
     texts, vectors = texts_of(1234), vectors_of(1234)
     for first in (True, False):
         cache = EmbeddingCache(path)
@@ -66,7 +66,7 @@ def test_what_is_put_is_got_again_also_after_reopening(path: Path) -> None:
         cache.close()
 
 
-def test_models_do_not_see_each_others_vectors(cache: EmbeddingCache) -> None:
+def test_models_have_separate_vectors(cache: EmbeddingCache) -> None:
     one, other = vectors_of(1, 1), vectors_of(1, 2)
     cache.put_many("one", ["text"], one)
     assert cache.get_many("other", ["text"]) == [None]
@@ -76,7 +76,7 @@ def test_models_do_not_see_each_others_vectors(cache: EmbeddingCache) -> None:
     assert (got == one[0]).all()
 
 
-def test_the_last_vector_put_counts(cache: EmbeddingCache) -> None:
+def test_the_last_write_wins(cache: EmbeddingCache) -> None:
     for seed in (1, 2):
         cache.put_many(MODEL, ["text"], vectors_of(1, seed))
     (got,) = cache.get_many(MODEL, ["text"])
@@ -92,7 +92,7 @@ def test_any_text_is_a_key(cache: EmbeddingCache, text: str) -> None:
     assert cache.get_many(MODEL, [text + "."]) == [None]
 
 
-def test_each_text_is_embedded_once(cache: EmbeddingCache) -> None:
+def test_each_distinct_text_is_embedded_once(cache: EmbeddingCache) -> None:
     embedder = CountingEmbedder()
     texts = ["one", "two", "one", "three", "two"]
     for _ in range(2):
@@ -103,13 +103,13 @@ def test_each_text_is_embedded_once(cache: EmbeddingCache) -> None:
     assert embed_cached(embedder, cache, []).shape == (0, 384)
 
 
-def test_vectors_of_another_width_are_computed_again(cache: EmbeddingCache) -> None:
+def test_vectors_of_other_dimensions_are_recomputed(cache: EmbeddingCache) -> None:
     cache.put_many(HashingEmbedder.model_id, ["text"], np.ones((1, 8), dtype=np.float32))
     assert embed_cached(HashingEmbedder(), cache, ["text"]).shape == (1, 384)
     assert len(cache) == 1
 
 
-def test_the_oldest_go_when_there_are_too_many(path: Path) -> None:
+def test_oldest_vectors_are_evicted(path: Path) -> None:
     cache = EmbeddingCache(path, max_vectors=1000)
     texts = texts_of(2500)
     cache.put_many(MODEL, texts, vectors_of(2500))
@@ -118,7 +118,7 @@ def test_the_oldest_go_when_there_are_too_many(path: Path) -> None:
     cache.close()
 
 
-def test_threads_and_processes_share_a_file(path: Path, cache: EmbeddingCache) -> None:
+def test_threads_and_processes_share_one_cache_file(path: Path, cache: EmbeddingCache) -> None:
     program = f"""
 import sys, numpy as np
 from pathlib import Path
@@ -141,7 +141,7 @@ cache.close()
     assert (np.stack([row for row in got if row is not None]) == vectors).all()
 
 
-def test_after_close_it_says_so(path: Path) -> None:
+def test_a_closed_cache_raises_unavailable(path: Path) -> None:
     cache = EmbeddingCache(path)
     cache.put_many(MODEL, ["text"], vectors_of(1))
     cache.close()
@@ -151,7 +151,7 @@ def test_after_close_it_says_so(path: Path) -> None:
     assert not path.with_name(path.name + "-wal").exists()
 
 
-def test_nothing_stays_open(path: Path) -> None:
+def test_close_releases_all_file_descriptors(path: Path) -> None:
     for _ in range(5):
         cache = EmbeddingCache(path)
         cache.put_many(MODEL, ["text"], vectors_of(1))
@@ -186,7 +186,7 @@ def test_a_damaged_file_is_replaced(path: Path, harm: str) -> None:
             with sqlite3.connect(path) as connection:
                 connection.execute(f"CREATE TABLE {table}")
             connection.close()
-    still_right_and_useful(path, 600)
+    check_cache_is_correct(path, 600)
 
 
 def test_flipped_bits_never_give_a_wrong_vector(path: Path) -> None:
@@ -197,10 +197,10 @@ def test_flipped_bits_never_give_a_wrong_vector(path: Path) -> None:
         for _ in range(chance.choice([1, 10, 1000])):
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         path.write_bytes(data)
-        still_right_and_useful(path, 60)
+        check_cache_is_correct(path, 60)
 
 
-def test_a_file_that_vanishes_while_it_is_in_use(path: Path, cache: EmbeddingCache) -> None:
+def test_a_deleted_cache_file_is_recreated(path: Path, cache: EmbeddingCache) -> None:
     cache.put_many(MODEL, ["text"], vectors_of(1))
     for file in path.parent.iterdir():
         file.unlink()
@@ -208,7 +208,7 @@ def test_a_file_that_vanishes_while_it_is_in_use(path: Path, cache: EmbeddingCac
     assert len(cache.get_many(MODEL, ["text", "more"])) == 2
 
 
-def test_a_place_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+def test_an_unwritable_cache_only_costs_recomputation(tmp_path: Path) -> None:
     (tmp_path / "views").write_text("a file where the folder should be")
     cache = EmbeddingCache(tmp_path / "views" / "embeddings.sqlite")
     embedder = CountingEmbedder()
@@ -218,7 +218,7 @@ def test_a_place_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     cache.close()
 
 
-def test_killed_while_writing_it_opens_again(path: Path) -> None:
+def test_cache_opens_after_a_kill_during_a_write(path: Path) -> None:
     program = f"""
 import sys, numpy as np
 from pathlib import Path
@@ -245,13 +245,13 @@ def fill(path: Path, count: int) -> None:
     cache.close()
 
 
-def still_right_and_useful(path: Path, count: int) -> None:
-    """No vector is wrong, and what is put is got again."""
+def check_cache_is_correct(path: Path, count: int) -> None:
+    """Check that no cached vector is wrong and that new vectors can be stored."""
     cache = EmbeddingCache(path)
     vectors = vectors_of(count)
     for row, expected in zip(cache.get_many(MODEL, texts_of(count)), vectors, strict=True):
         assert row is None or (row == expected).all()
-    for _ in range(2):  # a write may be what finds the damage
+    for _ in range(2):  # a write may be the first to detect the damage
         cache.put_many(MODEL, texts_of(count), vectors)
     got = cache.get_many(MODEL, texts_of(count))
     assert (np.stack([row for row in got if row is not None]) == vectors).all()

@@ -1,4 +1,4 @@
-"""The copy of the model for indexing: when it is loaded, and that it is let go."""
+"""The model copy for indexing: when it is loaded and unloaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prompt() -> Iterator[LocalEmbedder]:
         yield embedder
 
 
-def test_a_model_without_use_is_let_go_and_loaded_again() -> None:
+def test_idle_model_is_unloaded_and_reloaded_on_use() -> None:
     with closing(another(rest=0.05)) as embedder:
         assert not embedder.is_loaded
         first = embedder.embed(["a text"])
@@ -43,7 +43,7 @@ def test_a_model_without_use_is_let_go_and_loaded_again() -> None:
         until(lambda: not embedder.is_loaded)
 
 
-def test_while_it_is_used_it_stays() -> None:
+def test_model_in_use_is_not_unloaded() -> None:
     texts = [f"text number {number}" for number in range(8)]
     with closing(another(rest=0.001)) as embedder:
         for _ in range(20):
@@ -52,10 +52,10 @@ def test_while_it_is_used_it_stays() -> None:
 
 def timers_of(embedder: LocalEmbedder) -> list[threading.Timer]:
     timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
-    return [each for each in timers if each.function == embedder._let_go]
+    return [each for each in timers if each.function == embedder._unload_if_idle]
 
 
-def test_nothing_stays_behind_it() -> None:
+def test_close_cancels_the_idle_timer() -> None:
     embedder = another(rest=60)
     embedder.embed(["a text"])
     assert timers_of(embedder)
@@ -65,7 +65,7 @@ def test_nothing_stays_behind_it() -> None:
     until(lambda: not timers_of(embedder))
 
 
-def test_a_few_texts_do_not_bring_a_second_copy(prompt: LocalEmbedder) -> None:
+def test_small_inputs_use_the_query_model(prompt: LocalEmbedder) -> None:
     with closing(another()) as patient:
         both = PatientEmbedder(prompt, patient)
         vector = prompt.embed(["a few words"])
@@ -75,13 +75,13 @@ def test_a_few_texts_do_not_bring_a_second_copy(prompt: LocalEmbedder) -> None:
         assert patient.is_loaded
 
 
-def test_indexing_alone_does_not_load_the_copy_for_queries(prompt: LocalEmbedder) -> None:
+def test_indexing_does_not_load_the_query_model(prompt: LocalEmbedder) -> None:
     with closing(another()) as patient:
         PatientEmbedder(prompt, patient).embed(["a few words"])
         assert (prompt.is_loaded, patient.is_loaded) == (False, True)
 
 
-def test_only_a_model_on_this_machine_has_a_copy(prompt: LocalEmbedder) -> None:
+def test_only_local_models_get_a_copy_for_indexing(prompt: LocalEmbedder) -> None:
     hashing = HashingEmbedder()
     assert for_indexing(model_settings(), hashing) is hashing
     with closing(for_indexing(model_settings(), prompt)) as copy:

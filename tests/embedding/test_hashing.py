@@ -15,41 +15,41 @@ from kgserve.platform.settings import Settings
 EMBEDDER = HashingEmbedder()
 
 
-def likeness(one: str, other: str) -> float:
+def similarity(one: str, other: str) -> float:
     first, second = EMBEDDER.embed([one, other])
     return float(first @ second)
 
 
-def test_it_is_what_the_settings_name() -> None:
+def test_settings_select_the_hashing_embedder() -> None:
     loaded = load_embedder(Settings(embedding_provider="hashing"))
     assert (loaded.model_id, loaded.dimensions, loaded.degraded) == ("hashing-words-3-4-grams-384-v1", 384, True)
 
 
 @given(st.text())
-def test_every_text_has_a_vector_of_length_one(text: str) -> None:
+def test_vectors_are_unit_length(text: str) -> None:
     (vector,) = EMBEDDER.embed([text])
     assert vector.dtype == np.float32
     assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
 
 @given(st.lists(st.text(max_size=40), max_size=5))
-def test_a_vector_depends_on_its_text_alone(texts: list[str]) -> None:
+def test_vectors_are_independent_of_the_batch(texts: list[str]) -> None:
     together = EMBEDDER.embed(texts)
     assert together.shape == (len(texts), 384)
     for row, text in zip(together, texts, strict=True):
         assert (row == EMBEDDER.embed([text])[0]).all()
 
 
-def test_shared_words_and_parts_of_words_bring_texts_together() -> None:
-    assert likeness("login of users", "users log in") > likeness("login of users", "quarterly revenue") + 0.2
-    assert likeness("authentication", "authenticating") > 0.3
-    assert likeness("The Cat!", "the cat") == pytest.approx(1, abs=1e-5)
-    assert likeness("ＣＡＴ", "cat") == pytest.approx(1, abs=1e-5)
+def test_shared_words_and_word_parts_increase_similarity() -> None:
+    assert similarity("login of users", "users log in") > similarity("login of users", "quarterly revenue") + 0.2
+    assert similarity("authentication", "authenticating") > 0.3
+    assert similarity("The Cat!", "the cat") == pytest.approx(1, abs=1e-5)
+    assert similarity("ＣＡＴ", "cat") == pytest.approx(1, abs=1e-5)
 
 
-def test_repeating_a_word_counts_less_each_time() -> None:
-    once = likeness("cat dog", "cat")
-    often = likeness("cat cat cat cat dog", "cat")
+def test_word_frequency_is_damped() -> None:
+    once = similarity("cat dog", "cat")
+    often = similarity("cat cat cat cat dog", "cat")
     assert once < often < 0.99
 
 
@@ -62,7 +62,7 @@ def test_vectors_are_the_same_in_every_process() -> None:
     assert done.stdout.strip() == EMBEDDER.embed(["the same everywhere"])[0].tobytes().hex()
 
 
-def test_its_vectors_have_not_changed_under_the_same_id() -> None:
+def test_vectors_are_stable_for_a_model_id() -> None:
     (vector,) = EMBEDDER.embed(["a fixed sentence"])
     assert vector[[146, 329, 312, 293, 276]] == pytest.approx(
         [-0.516398, -0.387298, -0.387298, 0.387298, 0.129099], abs=1e-5
@@ -70,7 +70,7 @@ def test_its_vectors_have_not_changed_under_the_same_id() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 5_000_000, "a b c " * 1_000_000, "\ud800" * 1000])
-def test_a_huge_text_takes_a_moment_only(text: str) -> None:
+def test_huge_texts_are_embedded_quickly(text: str) -> None:
     started = time.thread_time()
     EMBEDDER.embed([text])
     assert time.thread_time() - started < 5  # 0.02 on an idle machine

@@ -52,32 +52,32 @@ def embedder(configured: Settings) -> Iterator[Embedder]:
     loaded.close()
 
 
-def test_the_model_gives_the_vectors_that_were_computed_from_its_weights_by_hand(configured: Settings) -> None:
+def test_vectors_match_the_reference_computation(configured: Settings) -> None:
     loaded = load_embedder(configured)
     assert isinstance(loaded, LocalEmbedder)
     check_vectors(model_folder(configured, PREPARED_MODEL), loaded.manifest)
 
 
-def test_it_says_what_it_is_at_once(embedder: Embedder) -> None:
+def test_metadata_is_available_before_loading(embedder: Embedder) -> None:
     assert not embedder.degraded
     assert embedder.dimensions == 384
     assert embedder.model_id == "sentence-transformers/all-MiniLM-L6-v2@53aa51172d14"
 
 
-def test_meaning_counts_more_than_words(embedder: Embedder) -> None:
+def test_paraphrases_are_closer_than_shared_words(embedder: Embedder) -> None:
     for sentence, same, other in SAME_AND_OTHER:
         one, two, three = embedder.embed([sentence, same, other])
         assert one @ two > one @ three, sentence
 
 
-def test_a_question_finds_its_answer_among_many(embedder: Embedder) -> None:
+def test_question_retrieves_its_answer(embedder: Embedder) -> None:
     sentences = [text for pair in SAME_AND_OTHER for text in pair[1:]]
     known = embedder.embed(sentences)
     found = [sentences[int(np.argmax(known @ embedder.embed([pair[0]])[0]))] for pair in SAME_AND_OTHER]
     assert sum(hit == pair[1] for hit, pair in zip(found, SAME_AND_OTHER, strict=True)) >= 7
 
 
-def test_rows_are_float32_of_length_one(embedder: Embedder) -> None:
+def test_vectors_are_float32_of_unit_length(embedder: Embedder) -> None:
     texts = ["one", "two words", "three or more words"] * 13
     vectors = embedder.embed(texts)
     assert vectors.shape == (39, 384)
@@ -86,7 +86,7 @@ def test_rows_are_float32_of_length_one(embedder: Embedder) -> None:
     assert embedder.embed([]).shape == (0, 384)
 
 
-def test_a_vector_depends_on_its_text_alone(embedder: Embedder) -> None:
+def test_vectors_are_independent_of_the_batch(embedder: Embedder) -> None:
     chance = random.Random(7)
     words = ["river", "bank", "money", "water", "loan", "stream", "account", "fish", "interest", "boat"]
     texts = [" ".join(chance.choices(words, k=chance.randint(1, 60))) for _ in range(50)]
@@ -106,7 +106,7 @@ def test_any_text_has_a_vector(embedder: Embedder, text: str) -> None:
     assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
 
-def test_several_threads_share_it(embedder: Embedder) -> None:
+def test_embedder_is_thread_safe(embedder: Embedder) -> None:
     texts = [f"sentence number {number} about {number * 7}" for number in range(40)]
     expected = embedder.embed(texts)
     with ThreadPoolExecutor(4) as pool:
@@ -114,7 +114,7 @@ def test_several_threads_share_it(embedder: Embedder) -> None:
             assert np.abs(vectors - expected).max() < 1e-5
 
 
-def test_after_close_it_says_so(configured: Settings) -> None:
+def test_a_closed_embedder_raises_unavailable(configured: Settings) -> None:
     loaded = load_embedder(configured)
     loaded.embed(["something"])
     loaded.close()
@@ -123,7 +123,7 @@ def test_after_close_it_says_so(configured: Settings) -> None:
         loaded.embed(["something"])
 
 
-def test_no_network_is_asked(configured: Settings) -> None:
+def test_no_network_access(configured: Settings) -> None:
     program = """
 import sys
 calls = []
@@ -139,7 +139,7 @@ print(embedder.degraded, [event for event, _ in calls if event in ("socket.conne
     assert done.stdout.strip() == "False []"
 
 
-def test_without_a_model_words_must_do_and_the_log_says_what_helps(tmp_path: Path) -> None:
+def test_missing_model_falls_back_to_hashing_and_logs_the_remedy(tmp_path: Path) -> None:
     with capture_log() as lines:
         loaded = load_embedder(Settings(data_dir=tmp_path))
     assert isinstance(loaded, HashingEmbedder)
@@ -150,21 +150,21 @@ def test_without_a_model_words_must_do_and_the_log_says_what_helps(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_model_that_is_not_there_names_the_command_that_brings_it(tmp_path: Path) -> None:
+def test_missing_model_log_names_the_pull_command(tmp_path: Path) -> None:
     with capture_log() as lines:
         load_embedder(Settings(data_dir=tmp_path, embedding_model="BAAI/bge-small-en-v1.5"))
     assert "kgserve model pull BAAI/bge-small-en-v1.5" in lines[0]["reason"]
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "..", "", "a/b/c", "/etc", "a\0b"])
-def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInput, match="not the name of a model"):
+def test_paths_are_rejected_as_model_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="not a valid model name"):
         load_embedder(Settings(data_dir=tmp_path, embedding_model=name))
 
 
 @pytest.fixture
 def copied(configured: Settings, tmp_path: Path) -> Settings:
-    """The prepared model in a folder whose files may be replaced, not written to."""
+    """Return a copy of the prepared model whose files may be replaced but not modified in place."""
     copy = msgspec.structs.replace(configured, models_dir=tmp_path)
     folder = model_folder(copy, PREPARED_MODEL)
     folder.mkdir()
@@ -176,7 +176,7 @@ def copied(configured: Settings, tmp_path: Path) -> Settings:
 
 @pytest.mark.parametrize("file", [MODEL_MANIFEST_FILE, "model.onnx", "tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("harm", ["missing", "flipped", "cut", "empty"])
-def test_a_damaged_model_is_noticed_before_it_is_used(copied: Settings, file: str, harm: str) -> None:
+def test_damaged_model_is_detected_before_use(copied: Settings, file: str, harm: str) -> None:
     path = model_folder(copied, PREPARED_MODEL) / file
     data = bytearray(path.read_bytes())
     path.unlink()

@@ -35,7 +35,7 @@ def expected(texts: list[str]) -> NDArray[np.float64]:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_it_is_what_the_settings_name(service: Service) -> None:
+def test_settings_select_the_service_embedder(service: Service) -> None:
     settings = Settings(
         embedding_provider="openai", embedding_url=service.url, embedding_model=MODEL, embedding_key=KEY
     )
@@ -49,7 +49,7 @@ def test_it_is_what_the_settings_name(service: Service) -> None:
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_vectors_come_in_order_and_of_length_one(service: Service, slash: str) -> None:
+def test_vectors_are_in_order_and_unit_length(service: Service, slash: str) -> None:
     embedder = OpenAIEmbedder(service.url + slash, MODEL, KEY, batch=4)
     texts = [f"text {'x' * (number % 5)} {number}" for number in range(11)]
     vectors = embedder.embed(texts)
@@ -60,32 +60,32 @@ def test_vectors_come_in_order_and_of_length_one(service: Service, slash: str) -
     embedder.close()
 
 
-def test_the_address_in_the_id_tells_services_apart_and_holds_no_password() -> None:
+def test_model_id_contains_the_address_without_credentials() -> None:
     one = OpenAIEmbedder("http://user:password@host/v1", MODEL)
     assert one.model_id == f"{MODEL}@host/v1"
     one.close()
 
 
-def test_known_models_need_no_question() -> None:
+def test_known_models_need_no_request_for_dimensions() -> None:
     embedder = OpenAIEmbedder("http://127.0.0.1:9/v1", "text-embedding-3-small")
     assert embedder.dimensions == 1536
     embedder.close()
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_service_that_is_busy_is_asked_again(service: Service, embedder: OpenAIEmbedder, status: int) -> None:
+def test_retry_on_transient_status(service: Service, embedder: OpenAIEmbedder, status: int) -> None:
     service.failures.extend([(status, {})] * 3)
     assert np.allclose(embedder.embed(["text"]), expected(["text"]), atol=1e-6)
 
 
-def test_it_waits_as_long_as_the_service_says(service: Service, embedder: OpenAIEmbedder) -> None:
+def test_retry_after_header_is_honored(service: Service, embedder: OpenAIEmbedder) -> None:
     service.failures.append((429, {"Retry-After": "1"}))
     started = time.monotonic()
     embedder.embed(["text"])
     assert time.monotonic() - started >= 1
 
 
-def test_it_does_not_wait_for_a_date_or_for_an_hour(service: Service, embedder: OpenAIEmbedder) -> None:
+def test_retry_after_dates_and_long_delays_are_ignored(service: Service, embedder: OpenAIEmbedder) -> None:
     service.failures.append((429, {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}))
     embedder.embed(["text"])
     service.failures.append((429, {"Retry-After": "3600"}))
@@ -93,21 +93,21 @@ def test_it_does_not_wait_for_a_date_or_for_an_hour(service: Service, embedder: 
         embedder.embed(["text"])
 
 
-def test_patience_ends(service: Service, embedder: OpenAIEmbedder) -> None:
+def test_retries_are_limited(service: Service, embedder: OpenAIEmbedder) -> None:
     service.failures.extend([(503, {})] * 100)
     with pytest.raises(Unavailable, match="503"):
         embedder.embed(["text"])
     assert len(service.failures) > 90
 
 
-def test_a_service_that_is_not_there() -> None:
+def test_unreachable_service_raises_unavailable() -> None:
     embedder = OpenAIEmbedder("http://127.0.0.1:9/v1", MODEL, backoff=0.01)
     with pytest.raises(Unavailable, match="does not answer"):
         embedder.embed(["text"])
     embedder.close()
 
 
-def test_texts_that_the_service_refuses_do_not_stop_the_others(service: Service, embedder: OpenAIEmbedder) -> None:
+def test_rejected_texts_do_not_affect_other_texts(service: Service, embedder: OpenAIEmbedder) -> None:
     long = "long " * 3000
     texts = ["short", "", long, "also short", " \n"]
     vectors = embedder.embed(texts)
@@ -130,21 +130,21 @@ def test_texts_that_the_service_refuses_do_not_stop_the_others(service: Service,
         ([1], "cannot be used"),
     ],
 )
-def test_answers_that_cannot_be_right(service: Service, embedder: OpenAIEmbedder, answer: Any, reason: str) -> None:
+def test_invalid_responses_are_rejected(service: Service, embedder: OpenAIEmbedder, answer: Any, reason: str) -> None:
     assert embedder.dimensions == DIMENSIONS
     service.answer = answer
     with pytest.raises(Unavailable, match=reason):
         embedder.embed(["text"])
 
 
-def test_several_threads_share_it(embedder: OpenAIEmbedder) -> None:
+def test_embedder_is_thread_safe(embedder: OpenAIEmbedder) -> None:
     texts = [f"text {number}" for number in range(9)]
     with ThreadPoolExecutor(4) as pool:
         for vectors in pool.map(embedder.embed, [texts] * 8):
             assert np.allclose(vectors, expected(texts), atol=1e-6)
 
 
-def test_after_close_it_says_so(embedder: OpenAIEmbedder) -> None:
+def test_a_closed_embedder_raises_unavailable(embedder: OpenAIEmbedder) -> None:
     embedder.embed(["text"])
     embedder.close()
     embedder.close()
@@ -152,7 +152,7 @@ def test_after_close_it_says_so(embedder: OpenAIEmbedder) -> None:
         embedder.embed(["text"])
 
 
-def test_the_key_is_never_shown(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+def test_key_is_never_logged(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     wrong = KEY[::-1]
     shown: list[str] = []
@@ -167,13 +167,13 @@ def test_the_key_is_never_shown(service: Service, caplog: pytest.LogCaptureFixtu
     assert not any(secret in line for secret in (KEY, wrong) for line in [*shown, caplog.text])
 
 
-def test_a_wrong_key_is_not_tried_again(service: Service) -> None:
+def test_no_retry_with_a_wrong_key(service: Service) -> None:
     with closing(OpenAIEmbedder(service.url, MODEL, "wrong")) as embedder, pytest.raises(Unavailable, match="401"):
         embedder.embed(["text"])
     assert service.requests == 1
 
 
 @pytest.mark.parametrize("url", ["", "host/v1", "ftp://host", "http://", "http://[::1", "http://host:port"])
-def test_an_address_that_cannot_be(url: str) -> None:
+def test_invalid_addresses_are_rejected(url: str) -> None:
     with pytest.raises(InvalidInput, match="embedding_url"):
         load_embedder(Settings(embedding_provider="openai", embedding_url=url))

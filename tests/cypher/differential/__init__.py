@@ -1,1 +1,1 @@
-"""Generated Cypher, put to an engine through the product's own path and compared with the reference interpreter."""
+"""Differential tests of generated Cypher: an engine, run through the product, against the reference interpreter."""

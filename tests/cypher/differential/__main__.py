@@ -1,7 +1,7 @@
 """Compare an engine with the reference: `python -m tests.cypher.differential --statements 5000 --seed 1 --engine kuzu`.
 
-Prints how many statements agreed, were refused or differed, each kind of difference with its smallest statement, and
-the share of refusals by construct. Exits with 1 when there is a difference.
+Prints the numbers of agreeing, rejected and differing statements, the smallest statement for each kind of difference,
+and the share of rejections by construct. Exits with 1 if there is a difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.cypher.differential.writes import compare_writes
 
 
 def main() -> int:
-    """Run and print."""
+    """Run the comparison and print the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.cypher.differential", description=__doc__)
     parser.add_argument("--statements", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def chosen(options: argparse.Namespace) -> Iterator[GeneratedStatement]:
-    """Yield the statements that are asked for."""
+    """Yield the selected statements."""
     generator, choice = Generator(options.seed), random.Random(options.seed)
     for _ in range(options.statements):
         yield generator.make()
@@ -56,7 +56,7 @@ def chosen(options: argparse.Namespace) -> Iterator[GeneratedStatement]:
 
 
 def compare(folder: Path, engine: EngineName, statements: list[GeneratedStatement]) -> Report:
-    """Put statements to an engine; minimise what differs."""
+    """Run statements on an engine, and minimize those that differ."""
     stores = [ProductStore(folder / str(loops), engine, has_loops=loops) for loops in (False, True)]
     report, comparisons = Report(Counter(), {}), [Comparison(store, store.graph()) for store in stores]
     try:
@@ -72,7 +72,7 @@ def compare(folder: Path, engine: EngineName, statements: list[GeneratedStatemen
 
 
 def compare_sets(folder: Path, options: argparse.Namespace, report: Report) -> None:
-    """Add statements that set a property to a report."""
+    """Add statements with SET to a report."""
     if not options.writes:
         return
     store = ProductStore(folder / "writes", options.engine, has_loops=False)

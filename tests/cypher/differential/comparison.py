@@ -1,4 +1,4 @@
-"""Compare the answer to a statement with the reference, and make a statement smaller while the difference stays."""
+"""Comparison of an engine's answers with the reference, and minimization of differing statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ATTEMPTS = 400
 
 
 class Result(msgspec.Struct):
-    """What came of a statement."""
+    """Verdict on a statement."""
 
     verdict: Verdict
     text: str
@@ -30,14 +30,14 @@ class Result(msgspec.Struct):
 
 
 class Comparison:
-    """Puts statements to a store and to the reference."""
+    """Runs statements on a store and in the reference."""
 
     def __init__(self, store: ProductStore, graph: Graph) -> None:
         self._store = store
         self._graph = graph
 
     def compare(self, generated: GeneratedStatement) -> Result:
-        """Return what came of a statement."""
+        """Return the verdict on a statement."""
         text = render(generated.statement)
         outcome = self._store.ask(text, generated.parameters)
         try:
@@ -49,7 +49,7 @@ class Comparison:
         return Result(_verdict(outcome, expected), text, outcome, expected)
 
     def minimise(self, generated: GeneratedStatement, verdict: Verdict) -> tuple[GeneratedStatement, Result]:
-        """Return a smaller statement that differs in the same way."""
+        """Return a smaller statement with the same difference."""
         best, result, attempts = generated, self.compare(generated), 0
         found = True
         while found:
@@ -79,14 +79,14 @@ def _verdict(outcome: Outcome, expected: Answer | str) -> Verdict:
 
 
 def smaller(statement: t.Statement) -> Iterator[t.Statement]:
-    """Yield statements with one thing left out or made simpler, the largest steps first."""
+    """Yield statements with one part removed or simplified, the largest reductions first."""
     if isinstance(statement, t.Union):
         yield from statement.queries
     yield from _smaller(statement)
 
 
 def _smaller(value: Any) -> Iterator[Any]:
-    """Yield copies of a tree with one change in it."""
+    """Yield copies of a tree with one change."""
     if isinstance(value, t.Expression):
         yield from _simpler(value)
     if isinstance(value, tuple):
@@ -150,7 +150,7 @@ _OPTIONS = {
 
 
 def _shorter(value: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield a tuple without one of its parts, or with a smaller one; what stands in pairs stays in pairs."""
+    """Yield a tuple without one of its parts, or with a smaller one; paired parts stay paired."""
     is_entry = bool(value) and isinstance(value[0], str)
     for at in range(0 if not is_entry else len(value), len(value)):
         yield value[:at] + value[at + 1 :]

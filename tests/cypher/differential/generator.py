@@ -36,14 +36,14 @@ NULL_SHARE, ODD_SHARE, PARAMETER_SHARE, CALM_SHARE = 0.1, 0.07, 0.12, 0.6
 
 
 class GeneratedStatement(msgspec.Struct, frozen=True):
-    """A statement with its parameters."""
+    """Statement with its parameters."""
 
     statement: t.Statement
     parameters: dict[str, Any]
 
 
 class Generator:
-    """Makes statements."""
+    """Random generator of statements, deterministic for a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -76,7 +76,7 @@ class Generator:
         return GeneratedStatement(statement, {name: self._parameters[name] for name in named & self._parameters.keys()})
 
     def text_of_node(self, name: str) -> tuple[t.Expression, dict[str, Any]]:
-        """Return an expression of a text of a node, mostly a literal, with its parameters."""
+        """Return a text expression for a node property, mostly a literal, and its parameters."""
         self._parameters, self._scope, self._is_calm = {}, [], self._chance(CALM_SHARE)
         self._bind_node(name)
         return self._value("s") if self._chance(0.6) else self.expression("s", 2), self._parameters
@@ -151,7 +151,7 @@ class Generator:
         return t.Query((source, having, t.Projection("RETURN", outer)))
 
     def _calculated_aggregate(self) -> t.Expression:
-        """An aggregate, now and then within an expression."""
+        """Return an aggregate, sometimes within an expression."""
         found = self._aggregate()
         way = self._random.random()
         if way < 0.1:
@@ -240,7 +240,7 @@ class Generator:
         return t.Query((t.Match(tuple(patterns), where, optional), t.Projection("RETURN", returned)))
 
     def _chained(self) -> t.Query:
-        """Several MATCH and WITH clauses, names of the first of them in later ones."""
+        """Return several MATCH and WITH clauses that reuse earlier variables."""
         start = t.Match((t.PathPattern((t.NodePattern("a", ("Entity",), self._some_id()),)),))
         step = t.RelationshipPattern("r", self._direction())
         again = self._random.choice(("r", "s", "s"))
@@ -262,7 +262,7 @@ class Generator:
         return t.Query((start, first, kept, _returned(shown)))
 
     def _joined(self) -> t.Query:
-        """Nodes that are matched by a value of another node, a relationship or a list."""
+        """Return a match of nodes by a value of another node, a relationship or a list."""
         column, kind = self._random.choice(COLUMNS_OF_NODES)
         source: t.Clause = self._unwind("x")
         [(other, _kind)] = self._scope
@@ -279,7 +279,7 @@ class Generator:
         return t.Query((source, match, _returned(shown if self._chance(0.5) else [t.Property(t.Variable("n"), "id")])))
 
     def _counted(self) -> t.Query:
-        """How often a pattern is found from a node of which nothing else is asked."""
+        """Return a pattern count from a node that is not used otherwise."""
         ends = [t.NodePattern("a"), t.RelationshipPattern("", self._direction()), t.NodePattern("")]
         count = t.PatternCount("COUNT", t.PathPattern(tuple(ends if self._chance(0.5) else ends[::-1])))
         match = t.Match((t.PathPattern((t.NodePattern("a"),)),))
@@ -289,7 +289,7 @@ class Generator:
         return t.Query((match, _returned([self._random.choice((count, condition))])))
 
     def _of_path(self) -> t.Query:
-        """Functions of a path, matched or not."""
+        """Return functions of a path, matched or not."""
         lengths = self._random.choice((None, (1, 2), (0, 2)))
         step = t.RelationshipPattern("", self._direction(), ("RELATES_TO",), (), lengths)
         path = t.PathPattern((t.NodePattern("a", ("Entity",), self._some_id()), step, t.NodePattern("b")), "p")
@@ -347,7 +347,7 @@ class Generator:
     # Expressions.
 
     def _condition(self) -> t.Expression:
-        """A condition on a column, mostly its comparison with a value of any type."""
+        """Return a condition on a column, mostly a comparison with a value of any type."""
         if self._chance(0.3):
             return self.expression("b", 2)
         column, kind = self._random.choice(self._scope)
@@ -365,7 +365,7 @@ class Generator:
         )
 
     def expression(self, kind: str, depth: int) -> t.Expression:
-        """Return an expression of a kind; now and then of another one, or null."""
+        """Return an expression of a kind; sometimes of another kind, or null."""
         if self._chance(ODD_SHARE) and not self._is_calm:
             kind = self._random.choice(KINDS)
         if kind == "x":
@@ -461,7 +461,7 @@ class Generator:
         return t.Case(subject, branches, self.expression(kind, depth) if self._chance(0.7) else None)
 
     def _part(self, kind: str, depth: int) -> t.Expression:
-        """An element of a list or a map that has the kind."""
+        """Return an element of a list or map of the given kind."""
         containers = {element: container for container, element in LISTS.items()}
         if kind in containers and self._chance(0.7):
             index = (
@@ -529,7 +529,7 @@ class Generator:
         )
 
     def _plain(self, kind: str) -> Any:
-        """A value for a parameter."""
+        """Return a value for a parameter."""
         match kind:
             case "s":
                 return self._random.choice(TEXTS)

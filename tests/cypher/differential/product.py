@@ -1,4 +1,4 @@
-"""A store of the product with a small graph, its answers as values of the reference interpreter."""
+"""Store of the product with a small graph, and conversion of its answers to values of the reference interpreter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TEXTS = (
 
 
 class Outcome(msgspec.Struct):
-    """Rows, or why there are none; `is_lost` when the engine failed instead of refusing."""
+    """Rows, or an error; `is_lost` if the engine failed instead of rejecting the statement."""
 
     rows: list[list[Any]] = []
     error: str = ""
@@ -41,10 +41,10 @@ class Outcome(msgspec.Struct):
 
 
 class ProductStore:
-    """A store whose Cypher one engine answers."""
+    """Store whose Cypher statements run on one engine."""
 
     def __init__(self, folder: Folder, engine: EngineName, *, has_loops: bool) -> None:
-        """Make it; `has_loops`: whether there are relationships from a node to itself."""
+        """Create the store; `has_loops` adds relationships from a node to itself."""
         self._pool = StorePool(
             Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes="none")
         )
@@ -54,7 +54,7 @@ class ProductStore:
             store.submit(WriteBatch(nodes=_nodes(), edges=edges)).result(30)
 
     def ask(self, text: str, parameters: dict[str, Any], *, writes: bool = False) -> Outcome:
-        """Return what the product answers."""
+        """Return the product's answer."""
         sent = {name: str(value) if isinstance(value, Timestamp) else value for name, value in parameters.items()}
         request = CypherRequest(query=text, params=sent, mode="write" if writes else "read", max_rows=MAX_ROWS)
         try:
@@ -67,7 +67,7 @@ class ProductStore:
         return Outcome(rows)
 
     def graph(self) -> Graph:
-        """Return the graph as it is stored."""
+        """Return the stored graph."""
         shown = ", ".join(f"n.{name} AS {name}" for name in NODE_COLUMNS)
         nodes = self._read(f"MATCH (n:Entity) RETURN {shown}")
         shown = ", ".join(("a.id AS source", "b.id AS target", *(f"r.{name} AS {name}" for name in EDGE_COLUMNS)))
@@ -78,7 +78,7 @@ class ProductStore:
         )
 
     def stored(self, node: str, name: str) -> Any:
-        """Return what is stored of a node, read from the rows of the store."""
+        """Return a stored property of a node, read from the rows of the store."""
         with self._pool.lease(STORE) as store, store.rows.reading() as rows:
             [row] = [row for row in rows.all_nodes() if row.id == node]
         return getattr(row, name) if hasattr(row, name) else getattr(row.extras, name, None)
@@ -95,7 +95,7 @@ class ProductStore:
 
 
 def read_value(value: Any, kind: str = "") -> Any:  # noqa: PLR0911 - one line for each form
-    """Return a value of an answer as the reference interpreter has it, by the engine's name of its type."""
+    """Convert an answer's value to the reference interpreter's, by the engine's type name."""
     if isinstance(value, str):
         return _scalar(value, kind)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Counts of a run, the kinds of differences, and the reasons of refusals."""
+"""Report of a run: counts, kinds of differences, and reasons of rejections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_MINIMISED = 400
 
 
 class Finding(msgspec.Struct):
-    """A kind of difference: how often it was met, and its smallest statement."""
+    """Kind of difference: its frequency and its smallest statement."""
 
     count: int
     result: Result
@@ -27,7 +27,7 @@ class Finding(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What a run found."""
+    """Results of a run."""
 
     verdicts: Counter[Verdict]
     findings: dict[str, Finding]
@@ -36,7 +36,7 @@ class Report(msgspec.Struct):
     minimised: int = 0
 
     def count(self, result: Result) -> None:
-        """Count the verdict on a statement, and the reason of a refusal."""
+        """Count the verdict on a statement, and the reason of a rejection."""
         self.verdicts[result.verdict] += 1
         if result.verdict == "refused":
             reason = _general(result.outcome.error)
@@ -44,7 +44,7 @@ class Report(msgspec.Struct):
             self.examples.setdefault(reason, result.text)
 
     def wants(self, generated: GeneratedStatement, result: Result) -> bool:
-        """Return whether to minimise a difference: its kind is new, and the bound on differences is not reached."""
+        """Return whether to minimize a difference: it is of a new kind and below the limit."""
         kind = f"{result.verdict}: {_shape(generated)}"
         if kind in self.findings:
             self.findings[kind].count += 1
@@ -77,7 +77,7 @@ class Report(msgspec.Struct):
 
 
 def _shape(generated: GeneratedStatement) -> str:
-    """Return the text of a statement with the types of its values in place of these."""
+    """Return the text of a statement with values replaced by their types."""
 
     def blur(part: t.Tree) -> t.Tree:
         if isinstance(part, t.Literal):
@@ -96,7 +96,7 @@ def _shape(generated: GeneratedStatement) -> str:
 
 
 def _general(error: str) -> str:
-    """Return the text of an error without what is particular to its statement."""
+    """Return the text of an error without the details of its statement."""
     first = re.sub(r",? at line \d+, column \d+", "", error.splitlines()[0])
     first = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", first)
     return re.sub(r"\b\d+(\.\d+)?\b", "N", first)[:130]

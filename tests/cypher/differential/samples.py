@@ -1,4 +1,4 @@
-"""What generated statements are made of: literals, columns and the functions with the kinds of their arguments."""
+"""Building blocks of generated statements: literals, columns, and functions with the kinds of their arguments."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\\
 
 
 def written_text(value: str, choice: random.Random) -> str:
-    """Return one of the ways in which a text can be written: either quote, escapes or the characters themselves."""
+    """Return a random spelling of a text: either quote, with escapes or plain characters."""
     quote = choice.choice("'''\"")
     share = choice.choice((0.0, 0.1, 1.0))
     written = "".join(_character(each, quote, choice, share) for each in value)

@@ -1,6 +1,6 @@
-"""Statements that put every operator and function to values of every type, one at a time.
+"""Statements that apply each operator and function to values of each type.
 
-Each comparison of every column with a literal of every type in the WHERE of a MATCH is among them.
+Includes comparisons of every column with a literal of every type in the WHERE of a MATCH.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _KINDS["n"] = _KINDS["i"] + _KINDS["f"]
 
 
 def swept() -> Iterator[GeneratedStatement]:
-    """Yield all of them."""
+    """Yield all statements."""
     for expression in (*_operated(), *_called(), *_looked_up()):
         yield GeneratedStatement(t.Query((t.Projection("RETURN", (t.Item(expression, "c"),)),)), {})
     yield from compared_columns()
@@ -96,7 +96,7 @@ def _looked_up() -> Iterator[t.Expression]:
 
 
 def compared_columns() -> Iterator[GeneratedStatement]:
-    """Yield every comparison of every column with a value of every type, in the WHERE of a MATCH, both ways round."""
+    """Yield comparisons of every column with every type in the WHERE of a MATCH, in both directions."""
     columns = [("n", name) for name, _kind in COLUMNS_OF_NODES] + [("r", name) for name, _kind in COLUMNS_OF_EDGES]
     counted = t.Projection("RETURN", (t.Item(t.CountRows(), "c"),))
     for (owner, name), operator, value in product(columns, ("=", "<>", "<", ">="), VALUES):
@@ -110,7 +110,7 @@ def compared_columns() -> Iterator[GeneratedStatement]:
 
 
 def _of_rows() -> Iterator[GeneratedStatement]:
-    """Yield each operator over rows, where nothing can be calculated beforehand."""
+    """Yield each operator over rows, where the engine cannot fold constants."""
     for operator, left, right in product(OPERATORS, VALUES, VALUES):
         if isinstance(left, (t.ListOf, t.MapOf)) and isinstance(right, (t.ListOf, t.MapOf)):
             continue

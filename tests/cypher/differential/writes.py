@@ -1,4 +1,4 @@
-"""Statements that set a property to a literal or an expression, and what is stored then, read without the engine."""
+"""SET statements with literals and expressions, whose stored values are read without the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NODE = "n1"
 
 
 def compare_writes(store: ProductStore, count: int, seed: int) -> Iterator[tuple[GeneratedStatement, Result]]:
-    """Yield what came of each statement; the store is left as the last one left it."""
+    """Yield the verdict on each statement; the store keeps the changes."""
     generator = Generator(seed)
     for number in range(count):
         name = _TEXT_PROPERTIES[number % len(_TEXT_PROPERTIES)]

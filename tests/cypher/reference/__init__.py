@@ -1,5 +1,5 @@
-"""A small reference interpreter of openCypher, to compare the engines' answers with.
+"""Small reference interpreter of openCypher, for comparison with the engines.
 
-It shares no code with the product. `tree` has the statements, `text` renders and `parser` reads them, `values` has
-the values with three-valued logic and ordering, `functions` the functions, and `interpreter` runs whole statements.
+It shares no code with the product. `tree` defines statements, `text` renders them and `parser` reads them. `values`
+implements three-valued logic and ordering, `functions` the functions, and `interpreter` runs statements.
 """

@@ -1,4 +1,4 @@
-"""Arithmetic of openCypher: integers of 64 bits whose overflow is an error, and floats of IEEE 754."""
+"""Arithmetic of openCypher: 64-bit integers that raise on overflow, and IEEE 754 floats."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tests.cypher.reference.values import MAX_INTEGER, MIN_INTEGER, Bag, CypherE
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """Whether a value is an integer."""
+    """Return whether a value is an integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def as_integer(value: int) -> int:
-    """Return an integer that has 64 bits. Raises CypherError for a larger one."""
+    """Return an integer within 64 bits. Raises CypherError for a larger one."""
     if not MIN_INTEGER <= value <= MAX_INTEGER:
         raise CypherError("integer overflow")
     return value
 
 
 def add(left: Any, right: Any) -> Any:
-    """Add numbers, put texts together, or lists, or an element to a list."""
+    """Add numbers, or concatenate texts, lists, or a list and an element."""
     if left is None or right is None:
         return None
     match left, right:
@@ -46,7 +46,7 @@ def calculate(operator: str, left: Any, right: Any) -> Any:
 
 
 def negate(value: Any) -> Any:
-    """Return a number with the other sign."""
+    """Return the negated number."""
     if value is None:
         return None
     if not is_number(value):
@@ -65,7 +65,7 @@ def power(base: float, exponent: float) -> float:
 
 
 def _infinity(base: float, exponent: float) -> float:
-    """Return an infinity with the sign of a power; that of -0.0 counts."""
+    """Return an infinity with the sign of the power; the sign of -0.0 counts."""
     return math.copysign(math.inf, base) if float(exponent) % 2 == 1 else math.inf
 
 

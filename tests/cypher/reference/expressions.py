@@ -1,4 +1,4 @@
-"""Expressions evaluated in a row."""
+"""Evaluation of expressions for a row."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
 
 
 class PatternCounter(Protocol):
-    """What counts the matches of a pattern from a row."""
+    """Callable that counts the matches of a pattern for a row."""
 
     def __call__(self, pattern: t.PathPattern, where: t.Expression | None, row: Row) -> int:
-        """Return how many there are."""
+        """Return the number of matches."""
         ...
 
 
 class Evaluator:
-    """Evaluates expressions with the parameters of one statement."""
+    """Evaluates expressions with the parameters of a statement."""
 
     def __init__(self, parameters: Mapping[str, Any], count_matches: PatternCounter) -> None:
         self._parameters = parameters
@@ -79,13 +79,13 @@ class Evaluator:
         }
 
     def evaluate(self, expression: t.Expression, row: Row) -> Any:
-        """Return the value. Raises CypherError where openCypher has an error."""
+        """Return the value. Raises CypherError if openCypher raises an error."""
         if type(expression) not in self._by_kind:
-            raise CypherError(f"{type(expression).__name__} cannot stand here")
+            raise CypherError(f"{type(expression).__name__} is not allowed here")
         return self._by_kind[type(expression)](expression, row)
 
     def truth(self, expression: t.Expression, row: Row) -> Truth:
-        """Return the value of a condition. Raises CypherError for what is no truth value."""
+        """Return the value of a condition. Raises CypherError unless it is a truth value."""
         return _truth(self.evaluate(expression, row))
 
     def _literal(self, expression: t.Literal, _row: Row) -> Any:
@@ -140,7 +140,7 @@ class Evaluator:
         return _matches(left, right) if operator == "=~" else calculate(operator, left, right)
 
     def _decided(self, expression: t.Binary, row: Row) -> Truth:
-        """AND and OR: a side that decides makes an error on the other one no matter."""
+        """Evaluate AND or OR; an operand that decides the result hides an error of the other one."""
         sides: list[Truth] = []
         failure: CypherError | None = None
         for side in (expression.left, expression.right):
@@ -296,7 +296,7 @@ def aggregates_of(expression: t.Expression) -> list[t.Expression]:
 
 
 def aggregate(name: str, values: list[Any]) -> Any:
-    """Return an aggregate of the values of a group, without nulls and in the order of its rows."""
+    """Return an aggregate of the non-null values of a group, in row order."""
     match name:
         case "count":
             return len(values)

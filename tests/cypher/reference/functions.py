@@ -1,4 +1,4 @@
-"""Functions by name in lower case: those of openCypher, and those of the engines as their documentation has them.
+"""Functions by lower-case name: those of openCypher, and those of the engines as documented.
 
 openCypher counts from 0; the engines' own functions, such as `list_extract`, count from 1.
 """
@@ -47,7 +47,7 @@ _PARAMETER = re.compile(r"[a-z]\??")
 
 
 def call(name: str, arguments: list[Any]) -> Any:
-    """Return what a function gives; null for a null argument unless its signature has a `?` there."""
+    """Return the result of a function; null for a null argument unless its signature has a `?` there."""
     lowered = name.lower()
     if lowered not in FUNCTIONS:
         raise UnmodelledFeature(f"there is no function {name}")
@@ -72,7 +72,7 @@ def call(name: str, arguments: list[Any]) -> Any:
 
 
 def _real(function: Callable[[float], float]) -> Callable[[float], float]:
-    """A function of a float; NaN where it is not defined."""
+    """Return a float function that yields NaN where it is undefined."""
 
     def evaluate(value: float) -> float:
         try:
@@ -94,7 +94,7 @@ def _rounding(function: Callable[[float], float]) -> Callable[[float], float]:
 
 
 def _round(value: float, digits: int = 0) -> float:
-    """Return the nearest, ties towards positive infinity, as openCypher has it."""
+    """Round half towards positive infinity, as openCypher does."""
     number = float(value)
     if not math.isfinite(number):
         return number
@@ -136,14 +136,14 @@ def _pad(text: str, count: int, filler: str, *, is_left: bool) -> str:
 
 
 def _engine_text(value: Any) -> str:
-    """Convert as the engines' own function does, which writes `True`, and floats in a form of its own."""
+    """Convert as the engines' own function does, which writes `True` and a different float format."""
     if isinstance(value, (float, list, dict, Timestamp)):
         raise UnmodelledFeature("the engines' own form")
     return str(value)
 
 
 def as_text(value: Any) -> str:
-    """Convert a single value to text."""
+    """Convert a scalar to text."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -162,7 +162,7 @@ _NUMBER_TEXT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
 
 def to_integer(value: Any) -> int | None:
-    """Convert to an integer as `toInteger` does: null for a text that is no number."""
+    """Convert to an integer like `toInteger`: null for a text that is not a number."""
     match value:
         case bool() | int():
             return int(value)
@@ -178,7 +178,7 @@ def to_integer(value: Any) -> int | None:
 
 
 def to_float(value: Any) -> float | None:
-    """Convert to a float as `toFloat` does: null for a text that is no number."""
+    """Convert to a float like `toFloat`: null for a text that is not a number."""
     if isinstance(value, str):
         return float(value) if _NUMBER_TEXT.fullmatch(value.strip()) else None
     if not is_number(value):
@@ -187,7 +187,7 @@ def to_float(value: Any) -> float | None:
 
 
 def to_boolean(value: Any) -> bool | None:
-    """Convert to a boolean as `toBoolean` does: null for a text that is neither of the two."""
+    """Convert to a boolean like `toBoolean`: null for any other text."""
     if isinstance(value, bool) or is_integer(value):
         return value != 0
     if not isinstance(value, str):
@@ -220,7 +220,7 @@ def _label(value: Any) -> str:
 
 
 def _element(values: list[Any], position: int) -> Any:
-    """Return an element by its position from 1; a negative one counts from the end."""
+    """Return an element by position from 1; negative positions count from the end."""
     if position == 0 or abs(position) > len(values):
         raise CypherError("there is no such element")
     return values[position - 1 if position > 0 else position]
@@ -263,7 +263,7 @@ def _coalesce(*values: Any) -> Any:
 
 
 def _extreme(than: str) -> Callable[..., Any]:
-    """The first of the largest, or of the smallest; values that cannot be compared are an error."""
+    """Return a function for the first largest or smallest value; incomparable values are an error."""
 
     def evaluate(best: Any, *values: Any) -> Any:
         for each in values:

@@ -1,4 +1,4 @@
-"""Whole statements over a graph."""
+"""Interpreter of whole statements over a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Keys = list[Any]
 
 
 class Answer(msgspec.Struct):
-    """Columns and rows; `ranks` has a number for each row, equal where ORDER BY leaves the order open."""
+    """Columns and rows; `ranks` has a number per row, equal where ORDER BY leaves the order open."""
 
     columns: list[str]
     rows: list[list[Any]]
@@ -28,7 +28,7 @@ class Answer(msgspec.Struct):
 
 
 class Interpreter:
-    """Answers statements over a graph."""
+    """Runs statements on a graph."""
 
     def __init__(self, graph: Graph, parameters: Mapping[str, Any]) -> None:
         read = {name: read_parameter(value) for name, value in parameters.items()}
@@ -36,7 +36,7 @@ class Interpreter:
         self._matcher = Matcher(graph, self._evaluator.evaluate)
 
     def run(self, statement: t.Statement) -> Answer:
-        """Answer a statement. Raises CypherError where openCypher has an error."""
+        """Run a statement. Raises CypherError if openCypher raises an error."""
         if isinstance(statement, t.Union):
             return self._union(statement)
         rows: list[Bindings] = [{}]
@@ -49,7 +49,7 @@ class Interpreter:
                 case t.Unwind():
                     rows = [found for row in rows for found in self._unwind(clause, row)]
                 case t.Projection():
-                    columns, rows, ranks = _Projecting(self._evaluator, clause, rows).run()
+                    columns, rows, ranks = _Projection(self._evaluator, clause, rows).run()
                 case _:
                     raise CypherError(f"{type(clause).__name__} is not interpreted")
         return Answer(columns, [[row[name] for name in columns] for row in rows], ranks)
@@ -88,8 +88,8 @@ def _names(patterns: tuple[t.PathPattern, ...]) -> list[str]:
     return [element.name for element in elements if element.name]
 
 
-class _Projecting:
-    """The work of one WITH or RETURN."""
+class _Projection:
+    """Evaluation of one WITH or RETURN."""
 
     def __init__(self, evaluator: Evaluator, clause: t.Projection, rows: list[Bindings]) -> None:
         self._evaluator = evaluator
@@ -130,7 +130,7 @@ class _Projecting:
         return tuple(group_key(row[name]) for name in self._columns)
 
     def _plain(self) -> list[tuple[Bindings, Bindings]]:
-        """Each row as projected, and the scope of its ORDER BY and WHERE."""
+        """Return each row as projected, and the scope of its ORDER BY and WHERE."""
         found: list[tuple[Bindings, Bindings]] = []
         for row in self._rows:
             values = [self._evaluator.evaluate(item.expression, row) for item in self._items]
@@ -198,7 +198,7 @@ class _Projecting:
 
 
 def same(expected: Any, found: Any) -> bool:
-    """Whether an answer's value is what is expected; a list without an order in any."""
+    """Return whether an answer's value is as expected; unordered lists may differ in order."""
     if isinstance(expected, Bag) and isinstance(found, list):
         return _same_bag(list(expected), found)
     if isinstance(expected, list):
@@ -232,7 +232,7 @@ def _same_bag(expected: list[Any], found: list[Any]) -> bool:
 
 
 def same_rows(expected: Answer, rows: list[list[Any]]) -> bool:
-    """Whether rows are those of an answer, in an order that its ORDER BY allows."""
+    """Return whether rows match an answer, in an order that its ORDER BY allows."""
     if len(rows) != len(expected.rows):
         return False
     start = 0

@@ -1,4 +1,4 @@
-"""A graph, and the ways in which a pattern matches it: no relationship is used twice in one MATCH."""
+"""Graph and pattern matching: a MATCH uses no relationship twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Graph:
                 self._at.setdefault(end, []).append(each)
 
     def steps(self, node: Node, direction: str) -> Iterator[tuple[Relationship, Node]]:
-        """Yield the relationships that lead away from a node, each with its other end; a loop once."""
+        """Yield the relationships from a node with their other ends; a loop only once."""
         for each in self._at.get(node.id, ()):
             if each.source == node.id and direction != "<-":
                 yield each, self.nodes[each.target]
@@ -35,14 +35,14 @@ class Graph:
 
 
 class Matcher:
-    """Finds the matches of patterns in a graph."""
+    """Finds matches of patterns in a graph."""
 
     def __init__(self, graph: Graph, evaluate: _Evaluate) -> None:
         self._graph = graph
         self._evaluate = evaluate
 
     def match(self, patterns: tuple[t.PathPattern, ...], row: Bindings) -> Iterator[Bindings]:
-        """Yield the row with the names of the patterns bound, once for each match."""
+        """Yield the row extended by the pattern's variables, once for each match."""
         yield from (found for found, _used in self._match_all(patterns, row, frozenset()))
 
     def _match_all(
@@ -67,7 +67,7 @@ class Matcher:
                 yield {**found, **path}, now_used
 
     def _extend(self, elements: tuple[Any, ...], way: _Way) -> Iterator[_Way]:
-        """Yield the ways that go on through the rest of a path."""
+        """Yield the partial paths that match the rest of a path."""
         if not elements:
             yield way
             return
@@ -78,7 +78,7 @@ class Matcher:
                 yield from self._extend(tuple(rest), (with_end, used, nodes, relationships))
 
     def _follow(self, pattern: t.RelationshipPattern, way: _Way) -> Iterator[_Way]:
-        """Yield the ways that take one relationship more, or as many as the pattern says."""
+        """Yield the partial paths extended by one relationship, or by a variable number."""
         least, most = (1, 1) if pattern.lengths is None else pattern.lengths
         for taken, used, nodes, relationships in self._walk(pattern, way, least if least is not None else 1, most):
             bound = way[0]
@@ -112,7 +112,7 @@ class Matcher:
         return has_type and self._has(each.properties, pattern.entries, row)
 
     def _bind_node(self, pattern: t.NodePattern, node: Any, row: Bindings) -> Bindings | None:
-        """Return the row with the node bound, None where it does not fit."""
+        """Return the row with the node bound, or None if it does not match."""
         if node is None or (pattern.name in row and equals(row[pattern.name], node) is not True):
             return None
         has_labels = all(label in {"Entity", node.properties["type"]} for label in pattern.labels)

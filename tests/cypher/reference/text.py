@@ -1,4 +1,4 @@
-"""Statements as Cypher text."""
+"""Rendering of statements as Cypher text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def render(statement: t.Statement) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return how a value is written."""
+    """Return the spelling of a value."""
     match value:
         case None:
             return "null"
@@ -60,17 +60,17 @@ def _float(value: float) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text in single quotes, with what has to be escaped."""
+    """Return a text in single quotes with escapes."""
     return "'" + "".join(_ESCAPES.get(each, each) for each in text) + "'"
 
 
 def name(text: str) -> str:
-    """Return a name, in back-ticks where it needs them."""
+    """Return a name, in backticks if needed."""
     return text if _WORD.fullmatch(text) else "`" + text.replace("`", "``") + "`"
 
 
 def expression(value: t.Expression, level: int = 0) -> str:
-    """Return the text of an expression, in parentheses where it binds less tightly than `level`."""
+    """Return the text of an expression, in parentheses if it binds less tightly than `level`."""
     text, own = _written(value)
     return f"({text})" if own < level else text
 
@@ -147,7 +147,7 @@ def _called(value: t.Expression) -> str:  # noqa: PLR0911 - one line for each ki
 
 
 def _subject(value: t.Expression) -> str:
-    """Return what a bracket or a dot follows; numbers and lambdas need parentheses there."""
+    """Return the subject of a bracket or dot; numbers and lambdas need parentheses."""
     text = expression(value, ATOM)
     is_bare_number = isinstance(value, t.Literal) and not isinstance(value.value, (str, bool))
     return f"({text})" if is_bare_number or isinstance(value, (t.MapOf, t.Lambda)) else text

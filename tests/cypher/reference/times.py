@@ -1,4 +1,4 @@
-"""Moments: how literals of them are read, and their parts."""
+"""Timestamps: parsing of literals, and their parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS = ("year", "month", "day", "hour", "minute", "second")
 
 
 def read_timestamp(text: str) -> Timestamp:
-    """Read `YYYY-MM-DD hh:mm:ss[.ffffff]`, as UTC. Raises CypherError for anything else."""
+    """Parse `YYYY-MM-DD hh:mm:ss[.ffffff]` as UTC. Raises CypherError for anything else."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         raise CypherError(f"{text!r} is no timestamp")

@@ -1,4 +1,4 @@
-"""Statements as trees: expressions, patterns and clauses."""
+"""Syntax trees of statements: expressions, patterns and clauses."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import msgspec
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """Any part of a statement."""
+    """Part of a statement."""
 
 
 class Expression(Tree, frozen=True):
-    """What has a value in each row."""
+    """Part with a value for each row."""
 
 
 class Literal(Expression, frozen=True):
-    """A value; `text` is how it is written, when that is not the usual way."""
+    """Value; `text` is its spelling if it is not the usual one."""
 
     value: Any
     text: str = ""
 
 
 class Known(Expression, frozen=True):
-    """A value that has been found, such as that of an aggregate in a group; it is never written."""
+    """Value computed already, such as an aggregate of a group; it is never rendered."""
 
     value: Any
 
 
 class Parameter(Expression, frozen=True):
-    """A value that is sent with the statement."""
+    """Value sent with the statement."""
 
     name: str
 
 
 class Variable(Expression, frozen=True):
-    """A name of the row."""
+    """Name bound in the row."""
 
     name: str
 
@@ -183,7 +183,7 @@ class PathPattern(Tree, frozen=True):
 
 
 class PatternCount(Expression, frozen=True):
-    """How often a pattern matches from the row, or with `EXISTS { … }` or as a condition whether it does."""
+    """Number of matches of a pattern from the row; for `EXISTS { … }` or a condition, whether it matches."""
 
     form: OneOf["size", "COUNT", "EXISTS", "pattern"]
     pattern: PathPattern
@@ -191,7 +191,7 @@ class PatternCount(Expression, frozen=True):
 
 
 class Clause(Tree, frozen=True):
-    """A part of a query that takes rows and gives rows."""
+    """Part of a query that transforms rows."""
 
 
 class Match(Clause, frozen=True):
@@ -210,7 +210,7 @@ class Unwind(Clause, frozen=True):
 
 
 class Item(Tree, frozen=True):
-    """A column of a projection; without an alias it is named by its text."""
+    """Column of a projection; its default name is its text."""
 
     expression: Expression
     alias: str = ""
@@ -224,7 +224,7 @@ class Order(Tree, frozen=True):
 
 
 class Projection(Clause, frozen=True):
-    """WITH or RETURN; `is_all` stands for `*`."""
+    """WITH or RETURN; `is_all` represents `*`."""
 
     keyword: OneOf["WITH", "RETURN"]
     items: tuple[Item, ...]
@@ -250,13 +250,13 @@ class SetProperties(Clause, frozen=True):
 
 
 class Query(Tree, frozen=True):
-    """Clauses, one after the other."""
+    """Clauses in sequence."""
 
     clauses: tuple[Clause, ...]
 
 
 class Union(Tree, frozen=True):
-    """Queries whose rows are put together, without repetitions unless `is_all`."""
+    """Queries whose rows are combined, without duplicates unless `is_all`."""
 
     queries: tuple[Query, ...]
     is_all: bool = False
@@ -266,7 +266,7 @@ Statement = Query | Union
 
 
 def parts(value: Any) -> Iterator[Tree]:
-    """Yield a tree and everything in it, outermost first."""
+    """Yield a tree and all its parts, outermost first."""
     if isinstance(value, Tree):
         yield value
         for field in value.__struct_fields__:

@@ -1,6 +1,6 @@
-"""Values of openCypher with their equality, comparison and order.
+"""Values of openCypher with equality, comparison and order.
 
-Integers, floats, text, booleans, lists, maps and null are Python's own. A truth value is True, False or None for
+Integers, floats, texts, booleans, lists, maps and null are Python's own. A truth value is True, False, or None for
 unknown.
 """
 
@@ -20,19 +20,19 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CypherError(Exception):
-    """The statement is an error in openCypher; the message says why."""
+    """Raised if the statement is an error in openCypher; the message is the reason."""
 
 
 class TruthTypeError(CypherError):
-    """A condition is no truth value."""
+    """Raised for a condition that is not a truth value."""
 
 
 class UnmodelledFeature(Exception):
-    """The reference does not say what the answer is."""
+    """Raised where the reference does not define the answer."""
 
 
 class Timestamp(msgspec.Struct, frozen=True, order=True):
-    """A moment in microseconds since 1970, UTC."""
+    """Microseconds since 1970 in UTC."""
 
     microseconds: int
 
@@ -55,7 +55,7 @@ class Node(msgspec.Struct, frozen=True, eq=False):
 
 
 class Relationship(msgspec.Struct, frozen=True, eq=False):
-    """A directed relationship between the nodes with these ids; `key` identifies it."""
+    """Directed relationship between nodes by id, identified by `key`."""
 
     source: str
     target: str
@@ -63,7 +63,7 @@ class Relationship(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from all others."""
+        """Identifying key."""
         return self.source, self.target, self.properties["relation_type"]
 
 
@@ -75,18 +75,18 @@ class Path(msgspec.Struct, frozen=True, eq=False):
 
 
 class Bag(list[Any]):
-    """A list whose order is not defined, as `collect` makes it of rows without an order."""
+    """List with undefined order, such as `collect` of unordered rows."""
 
 
 class Zero(int):
-    """The sum of nothing: 0, whether it would have been of integers or of floats."""
+    """Sum of nothing: 0, of unknown number type."""
 
 
 _MAX_EXACT_FLOAT = 1 << 53
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is an integer or a float."""
+    """Return whether a value is an integer or a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -108,7 +108,7 @@ def type_name(value: Any) -> str:
 
 
 def read_parameter(value: Any) -> Any:
-    """Return a parameter as kgserve documents it: a list with a decimal number in it is one of decimal numbers."""
+    """Return a parameter as kgserve documents it: a list with a decimal number holds only decimal numbers."""
     return _decimal(value) if isinstance(value, list) and _has_decimal(value) else value
 
 
@@ -266,7 +266,7 @@ def order_key(value: Any) -> tuple[Any, ...]:  # noqa: PLR0911 - one line for ea
 
 
 def group_key(value: Any) -> Any:
-    """Return a hashable key by which DISTINCT and grouping take values for the same: null and NaN are themselves."""
+    """Return a hashable key for DISTINCT and grouping: null equals null, and NaN equals NaN."""
     match value:
         case list():
             return (_LIST, *map(group_key, value))
