@@ -285,7 +285,7 @@ class HistoryFollower(JournalFollower):
 
     def _open_verified(self) -> History:
         complete = self.store.journal.oldest == 1 and self.store.description.history_from == 0
-        history, damage = open_history(self._path, self.store.name, told_by_journal=complete)
+        history, damage = open_history(self._path, self.store.name, journal_is_complete=complete)
         self.damage = damage or self.damage
         return history
 

@@ -107,7 +107,7 @@ class InboundLinks(DerivedFile, InboundLinkLookup):
     def _ask(self, question: Callable[[Inbound], list[Found]], *, may_open: bool = True) -> list[Found]:
         return self._answer(lambda: self._ask_locked(question, may_open=may_open))
 
-    # With the lock held
+    # Caller holds the lock
 
     def _ask_locked(self, question: Callable[[Inbound], list[Found]], *, may_open: bool) -> list[Found]:
         """Return the result of a question once the file covers all stores; an empty list if no store has links."""

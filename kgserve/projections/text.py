@@ -82,8 +82,8 @@ def _leaves(value: object) -> Iterator[str]:
 class Text(msgspec.Struct, frozen=True):
     """Entity as the indexes store it: its texts, and the commits from and until which they are current.
 
-    ``said`` are the values of the attributes that the store's settings include in the indexes. ``until`` is None for
-    current texts.
+    ``said`` contains the values of the attributes that the store's settings include in the indexes. ``until`` is None
+    for current texts.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Stores with real indexes, and embedders that fail, take their time, or are of another model."""
+"""Stores with real indexes, and embedders that fail, are slow, block, or use another model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.stores.writing import NAME, PATIENCE, settings
 
 
 class OtherEmbedder(HashingEmbedder):
-    """Of another model."""
+    """Embedder of another model."""
 
     model_id = "another-model"
 
 
 class FailingEmbedder(HashingEmbedder):
-    """Cannot answer until it is repaired."""
+    """Embedder that fails until it is repaired."""
 
     model_id = "fails-at-first"
 
@@ -45,7 +45,7 @@ class FailingEmbedder(HashingEmbedder):
 
 
 class SlowEmbedder(HashingEmbedder):
-    """Takes a while for every batch."""
+    """Embedder that takes a while for each batch."""
 
     model_id = "slow"
 
@@ -60,7 +60,7 @@ class SlowEmbedder(HashingEmbedder):
 
 
 class StuckEmbedder(HashingEmbedder):
-    """Does not answer until it is let go."""
+    """Embedder that blocks until it is released."""
 
     model_id = "stuck"
 
@@ -79,7 +79,7 @@ class StuckEmbedder(HashingEmbedder):
 
 @contextmanager
 def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[StorePool, Indexer]]:
-    """A pool with an indexer; both are closed at the end, as the server closes them."""
+    """Yield a pool with an indexer; both are closed at the end, as the server does."""
     with closing(Indexer(embedder or HashingEmbedder())) as indexer, StorePool(settings(data, **options)) as pool:
         pool.companions.append(indexer)
         yield pool, indexer
@@ -87,18 +87,18 @@ def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Gen
 
 @contextmanager
 def followed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[OpenStore, Indexes]]:
-    """One store and its indexes."""
+    """Yield one store and its indexes."""
     with indexed(data, embedder, **options) as (pool, indexer), pool.lease(NAME, create=True) as store:
         yield store, indexer.of(store)
 
 
 def caught_up(store: OpenStore, indexes: Indexes) -> None:
-    """Wait until both indexes have seen the newest commit."""
+    """Wait until both indexes have applied the newest commit."""
     assert indexes.wait(store.state.sequence, PATIENCE), (indexes.keyword.state(), indexes.vector.state())
 
 
 def contents(indexes: Indexes, embedder: Embedder, query: str) -> tuple[dict[str, float], dict[str, float]]:
-    """All that both indexes find for a query, with scores that can be compared."""
+    """Return everything that both indexes find for a query, with comparable scores."""
     words = {hit.id: round(hit.score, 4) for hit in indexes.keyword.search(query, 10_000)}
     near = indexes.vector.search(embedder.embed([query])[0], 10_000)
     return words, {hit.id: round(hit.similarity, 4) for hit in near}

@@ -1,4 +1,4 @@
-"""A store with history and indexes beside a model that keeps every state of it, to be searched as of any moment."""
+"""Store with history and indexes, and a model of all its states, for searches as of any commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TAGS = ("red", "blue", "green")
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the model knows of a node."""
+    """State of a node in the model."""
 
     type: str
     content: str
@@ -49,13 +49,13 @@ class Known(msgspec.Struct, frozen=True):
         return NodePut(0, node_id, self.type, self.content, self.attributes, extras=extras)
 
     def holds(self, word: str, only: SearchRequest) -> bool:
-        """Whether a search for one word is to find it."""
+        """Return whether a search for one word must find the node."""
         named = only.types is None or self.type in only.types
         tagged = set(only.tags or ()) <= set(self.tags) and self.has(only.attributes)
         return named and tagged and word in f"{self.content} {self.summary} {' '.join(self.tags)}".split()
 
     def has(self, wanted: dict[str, Any] | None) -> bool:
-        """Whether the attributes are these: as JSON, so that true is not 1, but 1.0 is."""
+        """Return whether the attributes equal the requested ones, as JSON: true is not 1, but 1.0 is."""
         own = json.loads(self.attributes)
         return all(key in own and _same(own[key], value) for key, value in (wanted or {}).items())
 
@@ -70,7 +70,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Watched:
-    """One open store; `restart` opens it again."""
+    """Open store with its model; `restart` opens it again."""
 
     def __init__(self, data: Path, embedder: Embedder | None = None, **options: Any) -> None:
         self.data = data
@@ -102,11 +102,11 @@ class Watched:
         return self.indexer.of(self.store)
 
     def put(self, **nodes: Known) -> None:
-        """Write nodes as they are to be."""
+        """Write nodes in the given states."""
         self._write(WriteBatch(nodes=[known.put(node_id) for node_id, known in nodes.items()]), {**self.nodes, **nodes})
 
     def say(self, **contents: str) -> None:
-        """Write nodes of one type with these contents."""
+        """Write nodes of one type with the given contents."""
         self.put(**{node_id: Known("beast", content) for node_id, content in contents.items()})
 
     def delete(self, *ids: str) -> None:
@@ -114,7 +114,7 @@ class Watched:
         self._write(WriteBatch(delete_nodes=list(ids)), left)
 
     def annotate(self, node_id: str, value: int) -> None:
-        """Write a state of a node that differs in its attributes alone."""
+        """Write a state of a node that differs only in its attributes."""
         self._write(WriteBatch(nodes=[NodePut(0, node_id, attributes=f'{{"value":{value}}}')]), self.nodes)
 
     def relate(self, *keys: EdgeKey, valid_to: int | None = None) -> None:
@@ -129,7 +129,7 @@ class Watched:
             self.times.append(self.store.state.time)
 
     def settle(self) -> None:
-        """Wait until the past has seen all there is."""
+        """Wait until history and past indexes have applied every commit."""
         sequence = self.store.state.sequence
         assert self.indexes.wait(sequence, PATIENCE)
         assert self.historian is not None
@@ -141,14 +141,14 @@ class Watched:
         return search(graph_of(self.pool, NAME, self.indexer, self.historian), request)
 
     def found(self, query: str, as_of: int | str | None = None, **wanted: Any) -> list[str]:
-        """The ids of the hits, best first."""
+        """Return the ids of the hits, best first."""
         when = None if as_of is None else str(as_of)
         options: dict[str, Any] = {"as_of": when, "mode": "keyword", "limit": 100, **wanted}
         request = SearchRequest(query=query, **options)
         return [hit.node.id for hit in self.search(request).hits]
 
     def compare_words(self, source: random.Random) -> None:
-        """Search for one word as of some moment: all that held it then are found, and nothing else."""
+        """Search for a word as of a random commit, and compare the hits with the model."""
         at = source.randrange(len(self.past))
         moment = source.choice([None, None, *range(10)])
         request = SearchRequest(
@@ -171,7 +171,7 @@ class Watched:
         assert all(hit.node.content == self.past[at][hit.node.id].content for hit in hits)
 
     def compare_meaning(self, source: random.Random) -> None:
-        """Search by meaning as of some moment: what held then, in the order of its nearness."""
+        """Search by vector as of a random commit, and compare order and hits with the model."""
         at = source.randrange(len(self.past))
         wanted = some_wanted(source)
         then = {key: known for key, known in self.past[at].items() if known.content and known.has(wanted)}
@@ -189,7 +189,7 @@ class Watched:
             assert list(hits.values()) == sorted(hits.values(), reverse=True)
 
     def named(self, source: random.Random, at: int) -> str:
-        """A commit by its number, or by its time where no other has the same."""
+        """Return a commit as its number, or as its time if that is unique."""
         if at == 0 or source.random() < 0.5 or self.times[at] in self.times[at + 1 :]:
             return str(at)
         return format_time(self.times[at])
@@ -197,13 +197,13 @@ class Watched:
 
 @contextmanager
 def watched(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[Watched]:
-    """A store to look back on; all is closed at the end."""
+    """Yield a store with its model; everything is closed at the end."""
     with closing(Watched(data, embedder, **options)) as store:
         yield store
 
 
 def some_node(source: random.Random) -> Known:
-    """A random state of a node."""
+    """Return a random state of a node."""
     return Known(
         source.choice(TYPES),
         " ".join(source.choices(WORDS, k=source.randrange(4))),
@@ -219,12 +219,12 @@ VALUES: list[Any] = ["open", "done", "1", 1, 1.0, 2, 0.5, True, False, None, ["o
 
 
 def some_attributes(source: random.Random) -> str:
-    """Random attributes of a node, as they are stored."""
+    """Return random attributes of a node, in storage format."""
     keys = source.sample(["status", "rank", "ä"], source.choice([0, 1, 2]))
     return json.dumps({key: source.choice(VALUES) for key in sorted(keys)}, separators=(",", ":"), ensure_ascii=False)
 
 
 def some_wanted(source: random.Random) -> dict[str, Any] | None:
-    """Random attributes to search by, mostly none."""
+    """Return random attributes to search by, mostly none."""
     keys = source.sample(["status", "rank", "ä"], source.choice([0, 0, 1, 1, 2]))
     return {key: source.choice(VALUES[:-2]) for key in keys} or None

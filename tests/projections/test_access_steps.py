@@ -1,4 +1,4 @@
-"""What follows a store's journal and meets commits of accesses alone: it moves on, and does nothing else."""
+"""Projections that meet commits with only accesses: they advance and change nothing else."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.stores.writing import NAME, PATIENCE, ask, batch, write
 
 
 def nothing() -> None:
-    """A wake that nobody needs."""
+    """Do nothing when woken."""
 
 
 def sealed(store: OpenStore) -> dict[str, int]:
-    """When each file of the indexes was last written."""
+    """Return the modification time of each index file."""
     files = [path for name in ("keyword", "vector") for path in (store.layout.views / name).rglob("*")]
     return {str(path): path.stat().st_mtime_ns for path in files if path.suffix != ".lock"}
 
 
-def test_no_index_is_written_for_accesses(tmp_path: Path) -> None:
+def test_accesses_write_no_index_files(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, indexes):
         write(store, batch(*"ab", content="a red fox"))
         caught_up(store, indexes)
@@ -54,8 +54,8 @@ def test_no_index_is_written_for_accesses(tmp_path: Path) -> None:
         assert (contents(indexes, HashingEmbedder(), "fox"), indexes.keyword.sequence) == (after, 5)
 
 
-def test_indexes_survive_a_journal_that_begins_behind_the_last_row(tmp_path: Path) -> None:
-    """Their files go on from the last row; once the journal has let go of that, they must have moved on."""
+def test_indexes_survive_a_journal_truncated_after_the_last_row(tmp_path: Path) -> None:
+    """Their position must have advanced past the last row once the journal no longer contains it."""
     with followed(tmp_path, **SMALL_JOURNAL) as (store, indexes):
         many = [f"{number:060d}" for number in range(9_000)]
         write(store, batch(*many), batch("fox", content="a red fox"))
@@ -70,13 +70,13 @@ def test_indexes_survive_a_journal_that_begins_behind_the_last_row(tmp_path: Pat
 
 
 def _index_sequence(indexes: Indexes, name: str) -> int:
-    """The commit that the files of an index go up to."""
+    """Return the commit that the files of an index contain."""
     follower = indexes.keyword if name == "keyword" else indexes.vector
     assert follower._index is not None
     return follower._index.sequence
 
 
-def test_the_history_has_no_state_and_no_moment_for_accesses(tmp_path: Path) -> None:
+def test_the_history_records_nothing_for_accesses(tmp_path: Path) -> None:
     with indexed(tmp_path) as (pool, indexer), closing(Historian()) as historian:
         pool.companions.append(historian)
         with pool.lease(NAME, create=True) as store:
@@ -93,7 +93,7 @@ def test_the_history_has_no_state_and_no_moment_for_accesses(tmp_path: Path) -> 
             assert follower.wait(4, PATIENCE)
             assert follower.look(lambda of: of.sequence_at(store.state.time)) == 4
             page = changes(graph_of(pool, NAME, indexer, historian), ChangesQuery())
-            assert _told(page) == ([1, 4], None)
+            assert _sequences_and_next(page) == ([1, 4], None)
 
 
 def _rows_of(store: OpenStore) -> list[int]:
@@ -101,24 +101,24 @@ def _rows_of(store: OpenStore) -> list[int]:
         return [*connection.execute("SELECT (SELECT count(*) FROM node), (SELECT count(*) FROM moment)").fetchone()]
 
 
-def _told(page: ChangesPage) -> tuple[list[int], int | None]:
+def _sequences_and_next(page: ChangesPage) -> tuple[list[int], int | None]:
     return [entry.sequence for entry in page.changes], page.next_since
 
 
-def test_changes_pass_over_accesses_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_pages_skip_accesses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with indexed(tmp_path) as (pool, _):
         with pool.lease(NAME, create=True) as store:
             write(store, batch("a"), *(accessed("a", count=count) for count in range(1, 8)), batch("b"), accessed("b"))
         of = graph_of(pool, NAME)
-        assert _told(changes(of, ChangesQuery(limit=1))) == ([1], 1)
-        assert _told(changes(of, ChangesQuery(since=1, limit=1))) == ([9], 9)
-        assert _told(changes(of, ChangesQuery(since=9, limit=1))) == ([], None)
+        assert _sequences_and_next(changes(of, ChangesQuery(limit=1))) == ([1], 1)
+        assert _sequences_and_next(changes(of, ChangesQuery(since=1, limit=1))) == ([9], 9)
+        assert _sequences_and_next(changes(of, ChangesQuery(since=9, limit=1))) == ([], None)
         monkeypatch.setattr("kgserve.graph.history.MAX_SCANNED_COMMITS", 4)
-        assert _told(changes(of, ChangesQuery(since=1))) == ([], 5)
-        assert _told(changes(of, ChangesQuery(since=5))) == ([9], 9)
+        assert _sequences_and_next(changes(of, ChangesQuery(since=1))) == ([], 5)
+        assert _sequences_and_next(changes(of, ChangesQuery(since=5))) == ([9], 9)
 
 
-def test_listeners_hear_nothing_of_accesses_and_places_stay(tmp_path: Path) -> None:
+def test_event_listeners_skip_accesses_and_keep_their_positions(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, _):
         write(store, batch("a"))
         live = Reader(store.feed, None, nothing)
@@ -142,7 +142,7 @@ def test_listeners_hear_nothing_of_accesses_and_places_stay(tmp_path: Path) -> N
             each.close()
 
 
-def test_the_engine_gains_a_commit_and_nothing_else(tmp_path: Path) -> None:
+def test_the_engine_advances_past_accesses_without_changes(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, _):
         write(store, batch(*(f"n{number}" for number in range(3_000))))
         ask(store)

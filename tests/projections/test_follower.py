@@ -35,12 +35,12 @@ VIEWS = HashingEmbedder()
 
 
 def many(count: int, word: str = "fox", first: int = 0) -> WriteBatch:
-    """Nodes with different texts that share a word."""
+    """Return an upsert of nodes with different texts that share a word."""
     nodes = [NodePut(i, f"n{first + i}", "t", f"{word} number{first + i}") for i in range(count)]
     return WriteBatch(nodes=nodes, edges=[EdgePut(0, ("n0", "n1", "next"))] if not first else [])
 
 
-def test_content_is_searchable_and_gone_when_it_goes(tmp_path: Path) -> None:
+def test_content_is_searchable_until_it_is_deleted(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, indexes):
         write(store, batch("a", "b", "c", content="fox"), batch("empty"))
         caught_up(store, indexes)
@@ -55,7 +55,7 @@ def test_content_is_searchable_and_gone_when_it_goes(tmp_path: Path) -> None:
             assert (state.entities, state.pending, state.error, state.sequence) == (1, 0, None, 5)
 
 
-def test_a_large_change_set(tmp_path: Path) -> None:
+def test_a_large_change_set_is_indexed(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, indexes):
         write(store, many(3000))
         caught_up(store, indexes)
@@ -63,7 +63,7 @@ def test_a_large_change_set(tmp_path: Path) -> None:
         assert [len(found) for found in contents(indexes, VIEWS, "fox")] == [3000, 3000]
 
 
-def test_a_new_store_is_ready_and_waiting_ends(tmp_path: Path) -> None:
+def test_waiting_for_a_new_store_returns(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, indexes):
         assert indexes.wait(0, PATIENCE)
         assert not indexes.wait(1, 0.05)
@@ -74,7 +74,7 @@ def test_a_new_store_is_ready_and_waiting_ends(tmp_path: Path) -> None:
         assert indexes.seen() == indexes.seen(words_alone=True) == 1
 
 
-def test_who_waits_for_an_index_opens_it(tmp_path: Path) -> None:
+def test_waiting_for_an_index_opens_it(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for view in (KeywordProjection(store), VectorProjection(store, VIEWS)):
             assert view.wait(0, PATIENCE), "no thread serves it"
@@ -94,14 +94,14 @@ def test_reopening_needs_no_embedding(tmp_path: Path) -> None:
         assert contents(indexes, VIEWS, "fox number3") == before
 
 
-def test_after_an_unclean_close_they_equal_rebuilt_ones(tmp_path: Path) -> None:
+def test_indexes_after_an_unclean_close_equal_rebuilt_ones(tmp_path: Path) -> None:
     data, copied, rebuilt = tmp_path / "data", tmp_path / "copied", tmp_path / "rebuilt"
     with followed(data) as (store, indexes):
         for number in range(8):
             write(store, many(30, first=20 * number), WriteBatch(delete_nodes=[f"n{20 * number}"]))
         indexes.wait(4, PATIENCE)
         shutil.rmtree(copied, ignore_errors=True)
-        shutil.copytree(data, copied, ignore=shutil.ignore_patterns(".tmp*"))  # those come and go
+        shutil.copytree(data, copied, ignore=shutil.ignore_patterns(".tmp*"))  # these files are temporary
     shutil.copytree(copied, rebuilt)
     shutil.rmtree(layout(rebuilt).views)
     with followed(copied) as (store, indexes):
@@ -110,13 +110,13 @@ def test_after_an_unclean_close_they_equal_rebuilt_ones(tmp_path: Path) -> None:
     with followed(rebuilt) as (store, indexes):
         caught_up(store, indexes)
         words, near = contents(indexes, VIEWS, "fox number31")
-    # BM25 counts what was deleted until segments merge, so the words' scores may differ; what is found may not.
+    # BM25 counts deleted texts until segments merge, so scores may differ; the hits may not.
     assert continued[0].keys() == words.keys()
     assert continued[1] == near
     assert words.keys() == near.keys()
 
 
-def test_out_of_the_journals_reach_they_are_filled_from_the_graph(tmp_path: Path) -> None:
+def test_indexes_beyond_the_journal_are_rebuilt_from_rows(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, indexes):
         write(store, many(5))
         caught_up(store, indexes)
@@ -134,7 +134,7 @@ def test_out_of_the_journals_reach_they_are_filled_from_the_graph(tmp_path: Path
             assert sorted(found) == sorted([f"n{i}" for i in range(1, 5)] + [f"big{i}" for i in range(12)])
 
 
-def test_commits_during_a_refill_are_followed(tmp_path: Path) -> None:
+def test_commits_during_a_rebuild_are_applied(tmp_path: Path) -> None:
     with indexed(tmp_path) as (pool, indexer), pool.lease(NAME, create=True) as store:
         indexes = indexer.of(store)
         write(store, many(2000))
@@ -148,7 +148,7 @@ def test_commits_during_a_refill_are_followed(tmp_path: Path) -> None:
             assert sorted(found) == sorted(f"n{i}" for i in (*range(10, 2000), *range(5000, 5010)))
 
 
-def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
+def test_a_rebuild_requested_during_a_rebuild_is_not_lost(tmp_path: Path) -> None:
     embedder = SlowEmbedder()
     with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
         indexes = indexer.of(store)
@@ -163,7 +163,7 @@ def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
         assert len(refills) == 2
 
 
-def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_was_behind_publishes_index_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.1)
     with opened(tmp_path) as store:
         write(store, many(3), many(3, "hen"))
@@ -173,22 +173,22 @@ def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path, monkeypa
         heard: list[tuple[str, object]] = []
         reader = Reader(store.feed, None, lambda: None)
 
-        def has_heard(kind: str, subject: object = None) -> bool:
+        def has_received(kind: str, subject: object = None) -> bool:
             heard.extend((entry.event.kind, entry.event.subject) for entry in reader.take(Selection()) or ())
             return any(heard_kind == kind and subject in (None, about) for heard_kind, about in heard)
 
         embedder.broken = False
         caught_up(store, indexes)
-        until(lambda: has_heard("index_ready", {"index": "vector", "sequence": 2}))
+        until(lambda: has_received("index_ready", {"index": "vector", "sequence": 2}))
         write(store, many(1, "cow"))
         caught_up(store, indexes)
-        until(lambda: has_heard("node_updated"))
+        until(lambda: has_received("node_updated"))
         reader.close()
         kinds = [kind for kind, _ in heard if kind == "index_ready"]
-        assert len(kinds) <= 2, "each index says so once, keyword perhaps before anybody listened"
+        assert len(kinds) <= 2, "each index says so once, keyword perhaps before the listener was added"
 
 
-def test_once_halted_no_step_begins(tmp_path: Path) -> None:
+def test_no_step_starts_after_halt(tmp_path: Path) -> None:
     with indexed(tmp_path) as (pool, indexer), pool.lease(NAME, create=True) as store:
         indexes = indexer.of(store)
         write(store, many(3))
@@ -198,9 +198,7 @@ def test_once_halted_no_step_begins(tmp_path: Path) -> None:
         assert not indexes.wait(2, 0.5)
 
 
-def test_once_halted_closing_does_not_wait_for_a_step_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_after_halt_does_not_wait_for_an_endless_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.schedule.CLOSE_TIMEOUT_SECONDS", 0.2)
     embedder = StuckEmbedder()
     with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
@@ -216,7 +214,7 @@ def test_once_halted_closing_does_not_wait_for_a_step_without_end(
         assert len(indexes.keyword.search("fox", 10)) == 3
 
 
-def test_another_model_is_refused_until_reindexed(tmp_path: Path) -> None:
+def test_another_model_is_rejected_until_reindex(tmp_path: Path) -> None:
     with followed(tmp_path) as (store, indexes):
         write(store, many(20))
         caught_up(store, indexes)
@@ -240,7 +238,7 @@ def test_another_model_is_refused_until_reindexed(tmp_path: Path) -> None:
         assert indexes.vector.state().model == other.model_id
 
 
-def test_a_failing_embedder_is_tried_again_and_harms_nothing(tmp_path: Path) -> None:
+def test_retry_after_an_embedder_failure(tmp_path: Path) -> None:
     embedder = FailingEmbedder()
     with followed(tmp_path, embedder) as (store, indexes):
         assert indexes.wait(0, PATIENCE)
@@ -265,14 +263,14 @@ def test_closing_does_not_wait_for_the_backlog(tmp_path: Path) -> None:
         write(store, many(8000))
         assert embedder.started.wait(PATIENCE)
         assert indexes.keyword.wait(1, PATIENCE)
-        indexes.vector.watch(embedder.let_go.set)  # called when it is to stop: in the midst of a step it does not move
+        indexes.vector.watch(embedder.let_go.set)  # called on stop, as the projection does not advance within a step
     assert embedder.asked == 1
     with followed(tmp_path) as (store, indexes):
         indexes.keyword.wait(1, PATIENCE)
         assert len(indexes.keyword.search("fox", 10_000)) == 8000
 
 
-def test_least_recently_used_stores_close_with_their_indexes(tmp_path: Path) -> None:
+def test_eviction_of_a_store_closes_its_indexes(tmp_path: Path) -> None:
     with indexed(tmp_path, max_open_stores=1) as (pool, indexer):
         held: list[weakref.ref[object]] = []
         for name in ("a", "b", "c", "a", "b", "c"):
@@ -300,13 +298,13 @@ def test_a_closed_store_is_not_indexed(tmp_path: Path) -> None:
             indexes.keyword.search("fox", 1)
 
 
-def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with followed(tmp_path) as (store, indexes):
         store.each_second.clear()
         sync = IndexSyncNotifier(store, (indexes.keyword, indexes.vector))
         reader = Reader(store.feed, None, lambda: None)
 
-        def told(batch: WriteBatch | None = None) -> list[int]:
+        def published(batch: WriteBatch | None = None) -> list[int]:
             if batch is not None:
                 write(store, batch)
             caught_up(store, indexes)
@@ -316,18 +314,18 @@ def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypat
             assert all(data["timestamp"] <= data["time"] for data in found)
             return [data["sequence"] for data in found]
 
-        assert told() == []
-        assert told(many(2, "cow")) == [1]
-        assert told(many(1, "hen", 9)) == [], "so soon after the last time"
+        assert published() == []
+        assert published(many(2, "cow")) == [1]
+        assert published(many(1, "hen", 9)) == [], "so soon after the last time"
         monkeypatch.setattr("kgserve.projections.indexes.SINK_SYNC_SECONDS", 0.0)
-        assert told() == [2]
-        assert told() == []
-        assert told(WriteBatch(accesses=[Access("n0", 1, 1, 1.0)])) == []
-        assert told(many(1, "cat", 5)) == [4]
+        assert published() == [2]
+        assert published() == []
+        assert published(WriteBatch(accesses=[Access("n0", 1, 1, 1.0)])) == []
+        assert published(many(1, "cat", 5)) == [4]
         reader.close()
 
 
-def test_that_is_looked_at_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_complete_is_checked_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.stores.pool.POOL_TICK_SECONDS", 0.05)
     with followed(tmp_path) as (store, _):
         looked = threading.Event()

@@ -1,4 +1,4 @@
-"""Attributes that a store has chosen to be found by: now, as of a commit, in conflict, and when the choice changes."""
+"""Indexed attributes of a store: current, as of a commit, in conflict, and after a change of the setting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.stores.writing import until, write
         ('{"b":"hen"}', ["a"], ""),
     ],
 )
-def test_the_words_of_attributes(attributes: str, indexed: list[str], words: str) -> None:
+def test_words_of_attributes_include_nested_values(attributes: str, indexed: list[str], words: str) -> None:
     assert words_of(attributes, indexed) == words
 
 
@@ -41,13 +41,13 @@ def choose(store: OpenStore, *names: str) -> None:
     assert store.change_settings(change)
 
 
-def made_anew(there: Watched) -> None:
+def wait_for_rebuild(there: Watched) -> None:
     until(lambda: not any(view.is_rebuilding for view in there.indexes.views))
     there.settle()
 
 
 def found(there: Watched, query: str) -> list[set[str]]:
-    """What the indexes of the present find by words, and by meaning where more than a letter is alike."""
+    """Return the hits of the current indexes by words, and by vector above a minimum similarity."""
     there.settle()
     near = there.indexes.vector.search(there.embedder.embed([query])[0], 100)
     words = {hit.id for hit in there.indexes.keyword.search(query, 100)}
@@ -58,50 +58,50 @@ def crying(content: str, cry: str) -> Known:
     return Known("beast", content, attributes=f'{{"cry":"{cry}"}}')
 
 
-def test_a_choice_makes_the_indexes_anew(tmp_path: Path) -> None:
+def test_changing_indexed_attributes_rebuilds_the_indexes(tmp_path: Path) -> None:
     with watched(tmp_path) as there:
         there.put(a=crying("hen", "cluck"), b=crying("", "hoot"))
         assert found(there, "cluck") == found(there, "hoot") == [set(), set()]
         choose(there.store, "cry")
-        made_anew(there)
+        wait_for_rebuild(there)
         assert found(there, "cluck") == [{"a"}, {"a"}]
         assert found(there, "hoot") == [{"b"}, {"b"}]
         there.put(c=crying("owl", "hoot"), b=Known("beast", ""))
         assert found(there, "hoot") == [{"c"}, {"c"}]
         choose(there.store)
-        made_anew(there)
+        wait_for_rebuild(there)
         assert found(there, "cluck") == found(there, "hoot") == [set(), set()]
         assert found(there, "owl") == [{"c"}, {"c"}]
 
 
-def test_as_of_a_commit_they_are_searched_as_they_were(tmp_path: Path) -> None:
+def test_attributes_are_searched_as_of_a_commit(tmp_path: Path) -> None:
     with watched(tmp_path) as there:
         there.put(a=crying("hen", "cluck"))
         there.put(a=crying("hen", "crow"))
         there.delete("a")
         assert there.found("cluck", 1) == []
         choose(there.store, "*")
-        made_anew(there)
+        wait_for_rebuild(there)
         for mode in ("keyword", "hybrid"):
             assert there.found("cluck", 1, mode=mode) == there.found("crow", 2, mode=mode) == ["a"]
         assert there.found("crow", 1) == there.found("cluck", 2) == there.found("cluck", 3) == []
 
 
-def test_what_was_made_of_others_is_not_opened_again(tmp_path: Path) -> None:
+def test_an_index_of_other_attributes_is_rebuilt_when_opened(tmp_path: Path) -> None:
     with watched(tmp_path) as there:
         there.put(a=crying("hen", "cluck"))
         there.put(a=crying("owl", "hoot"))
         there.settle()
     with watched(tmp_path) as there:
         there.settle()
-        there.store.after_change.clear()  # as if it was killed before they were told
+        there.store.after_change.clear()  # as after a kill before the indexes are notified
         choose(there.store, "cry")
     with watched(tmp_path) as there:
         assert found(there, "hoot") == [{"a"}, {"a"}]
         assert there.found("cluck", 1) == ["a"]
 
 
-def test_the_same_choice_is_opened_as_it_was_left(tmp_path: Path) -> None:
+def test_unchanged_attributes_need_no_rebuild(tmp_path: Path) -> None:
     with watched(tmp_path) as there:
         choose(there.store, "cry")
         there.put(a=crying("hen", "cluck"))
@@ -115,7 +115,7 @@ def test_the_same_choice_is_opened_as_it_was_left(tmp_path: Path) -> None:
         assert embedder.asked == 0
 
 
-def test_versions_in_conflict_are_found_by_them(tmp_path: Path) -> None:
+def test_conflicting_versions_are_found_by_attributes(tmp_path: Path) -> None:
     with watched(tmp_path) as there:
         there.store.change_settings(lambda chosen: msgspec.structs.replace(chosen, conflict_policy="manual"))
         there.put(a=crying("hen", "cluck"))
@@ -124,11 +124,11 @@ def test_versions_in_conflict_are_found_by_them(tmp_path: Path) -> None:
         there.settle()
         assert there.found("peep") == []
         choose(there.store, "cry")
-        made_anew(there)
+        wait_for_rebuild(there)
         assert there.found("peep") == there.found("crow") == ["a"]
 
 
-def test_a_memory_means_what_was_retained() -> None:
+def test_memory_embeddings_omit_attributes() -> None:
     node = NodeRow("m", "fact", "the hen clucks", '{"cry":"hoot"}', 1, 1, 0, 0, NodeExtras(confidence=0.5))
     text = Text.of(node, ["cry"])
     assert text.meaning == "the hen clucks"

@@ -41,26 +41,26 @@ def found(index: KeywordIndex, query: str, only: Filter | None = None, *, limit:
     return [hit.id for hit in index.search(query, limit, only or Filter())]
 
 
-def test_words_are_found_in_every_form(index: KeywordIndex) -> None:
+def test_words_match_after_stemming(index: KeywordIndex) -> None:
     index.write([text("a", "She was running with two Dogs."), text("b", "A café in Zürich")], (), 1)
     assert found(index, "run dog") == ["a"]
     assert found(index, "CAFE zurich") == ["b"]
     assert found(index, "nothing of it") == []
 
 
-def test_words_of_an_id_are_found(index: KeywordIndex) -> None:
+def test_words_of_an_id_match(index: KeywordIndex) -> None:
     index.write([text("people/ada-lovelace", "a mathematician")], (), 1)
     assert found(index, "lovelace") == ["people/ada-lovelace"]
 
 
-def test_irregular_forms_are_found_where_they_are_asked_for(index: KeywordIndex) -> None:
+def test_irregular_forms_match_in_the_forms_reading(index: KeywordIndex) -> None:
     index.write([text("a", "She went to the lake"), text("b", "go now"), text("c", "two mice")], (), 1)
     assert found(index, "go") == ["b"]
     assert [hit.id for hit in index.search("go", 9, reading="forms")] == ["b", "a"]
     assert [hit.id for hit in index.search("mouse", 9, reading="forms")] == ["c"]
 
 
-def test_worths_of_words_are_those_of_the_index(index: KeywordIndex) -> None:
+def test_term_scores_equal_those_of_the_index(index: KeywordIndex) -> None:
     texts = {"1": "a kiln for clay and clay pots", "2": "clay", "3": "the lake", "4": "she went where kilns are"}
     index.write([text(*each) for each in texts.items()], (), 1)
     query = "what clay goes into the kiln"
@@ -77,7 +77,7 @@ def test_function_words_weigh_less(index: KeywordIndex) -> None:
     assert index.terms("what did she play")["play"] > index.terms("what did she play")["what"]
 
 
-def test_updates_and_deletes(index: KeywordIndex) -> None:
+def test_updates_and_deletes_are_searchable(index: KeywordIndex) -> None:
     index.write([text("a", "fox"), text("b", "fox")], (), 1)
     index.write([text("a", "hen")], ["b", "never there"], 2)
     assert found(index, "fox") == []
@@ -85,7 +85,7 @@ def test_updates_and_deletes(index: KeywordIndex) -> None:
     assert (len(index), index.sequence) == (1, 2)
 
 
-def test_types_are_kept_apart_exactly(index: KeywordIndex) -> None:
+def test_type_filter_is_exact(index: KeywordIndex) -> None:
     types = ["A", "a", "a b", "a-b", "ab", ""]
     index.write([text(f"n{i}", "fox", kind) for i, kind in enumerate(types)], (), 1)
     for place, kind in enumerate(types):
@@ -94,12 +94,12 @@ def test_types_are_kept_apart_exactly(index: KeywordIndex) -> None:
     assert found(index, "fox", Filter(frozenset())) == []
 
 
-def test_a_filter_leaves_as_many_as_match(index: KeywordIndex) -> None:
+def test_a_filter_returns_all_matches(index: KeywordIndex) -> None:
     index.write([text(f"n{i}", "fox", "rare" if i % 100 == 0 else "frequent") for i in range(1000)], (), 1)
     assert len(found(index, "fox", Filter(frozenset({"rare"})), limit=10)) == 10
 
 
-def test_prefixes_may_hold_any_character(index: KeywordIndex) -> None:
+def test_id_prefixes_may_contain_any_character(index: KeywordIndex) -> None:
     index.write([text(f"a{sign}b{place}", "fox") for place, sign in enumerate(ODD)], (), 1)
     for place, sign in enumerate(ODD):
         assert found(index, "fox", Filter(None, f"a{sign}"), limit=500) == [f"a{sign}b{place}"]
@@ -107,12 +107,12 @@ def test_prefixes_may_hold_any_character(index: KeywordIndex) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["x" * 1024, "ü" * 512, "(" * 1024])
-def test_long_prefixes(index: KeywordIndex, prefix: str) -> None:
+def test_long_id_prefixes(index: KeywordIndex, prefix: str) -> None:
     index.write([text(prefix, "fox"), text(prefix[:-1], "fox"), text(prefix[:-1] + "~", "fox")], (), 1)
     assert found(index, "fox", Filter(None, prefix)) == [prefix]
 
 
-def test_the_prefix_ends_before_the_next_one(index: KeywordIndex) -> None:
+def test_id_prefix_excludes_the_next_prefix(index: KeywordIndex) -> None:
     index.write([text(name, "fox") for name in ("a", "ab", "ab\U0010ffff", "abc", "ac", "b", "Ab")], (), 1)
     assert sorted(found(index, "fox", Filter(None, "ab"))) == ["ab", "abc", "ab\U0010ffff"]
 
@@ -128,14 +128,14 @@ SYNTAX = ['"', "(((", "a AND", "nofield:x", "content:/a.*/", "id:*", "\\", "-fox
 
 
 @pytest.mark.parametrize("query", SYNTAX)
-def test_text_is_never_syntax(index: KeywordIndex, query: str) -> None:
+def test_plain_text_is_never_parsed_as_syntax(index: KeywordIndex, query: str) -> None:
     index.write([text("a", "fox")], (), 1)
     index.search(query, 10)
     with pytest.raises(InvalidInput, match="query"):
         index.search(query, 10, reading="syntax")
 
 
-def test_syntax_when_asked_for(index: KeywordIndex) -> None:
+def test_syntax_reading_parses_the_query(index: KeywordIndex) -> None:
     index.write([text("a", "red fox", "x"), text("b", "brown fox", "y")], (), 1)
 
     def asked(query: str) -> list[str]:
@@ -147,7 +147,7 @@ def test_syntax_when_asked_for(index: KeywordIndex) -> None:
     assert found(index, "fox -red") == ["a", "b"]
 
 
-def test_reopening_keeps_everything(folder: Path) -> None:
+def test_reopening_keeps_all_texts(folder: Path) -> None:
     KeywordIndex(folder).write([text("a", "fox")], (), 7)
     again = KeywordIndex(folder)
     assert (again.fresh, again.sequence, found(again, "fox")) == (False, 7, ["a"])
@@ -158,7 +158,7 @@ def _damages(folder: Path) -> Iterator[tuple[str, Path]]:
     yield from itertools.product(("flipped", "truncated", "deleted"), [folder / name for name in files])
 
 
-def test_damage_is_noticed(tmp_path: Path) -> None:
+def test_damage_is_detected(tmp_path: Path) -> None:
     KeywordIndex(tmp_path / "model").write([text("a", "fox")], (), 7)
     for number in range(len(list(_damages(tmp_path / "model")))):
         folder = tmp_path / str(number)
@@ -177,20 +177,20 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         assert found(again, "fox") == ["b"]
 
 
-def test_a_kill_before_the_seal_leaves_an_empty_index(folder: Path) -> None:
+def test_a_kill_before_the_seal_empties_the_index(folder: Path) -> None:
     KeywordIndex(folder).write([text("a", "fox")], (), 7)
     (folder / INDEX_MANIFEST_FILE).unlink()
     again = KeywordIndex(folder)
     assert (again.fresh, again.sequence, len(again)) == (True, 0, 0)
 
 
-def test_a_write_that_fails_changes_nothing_and_blocks_nobody(folder: Path, index: KeywordIndex) -> None:
+def test_a_failed_write_changes_nothing_and_releases_the_lock(folder: Path, index: KeywordIndex) -> None:
     def entities() -> Iterator[Text]:
         yield text("b", "fox")
         raise RuntimeError("the end")
 
     index.write([text("a", "fox")], (), 1)
-    # The error, and with it the frame of the write, is alive until the end of the block.
+    # The error keeps the frame of the write alive until the end of the block.
     with pytest.raises(RuntimeError) as caught:
         index.write(entities(), (), 2)
     assert (found(index, "fox"), index.sequence) == (["a"], 1)
@@ -204,14 +204,14 @@ def test_a_write_that_fails_changes_nothing_and_blocks_nobody(folder: Path, inde
     assert caught.value is not again.value
 
 
-def test_clear(folder: Path, index: KeywordIndex) -> None:
+def test_clear_removes_all_texts(folder: Path, index: KeywordIndex) -> None:
     index.write([text("a", "fox")], (), 3)
     index.clear()
     assert (found(index, "fox"), index.sequence, index.fresh) == ([], 0, True)
     assert KeywordIndex(folder).fresh
 
 
-def test_two_thousand_entities(folder: Path, index: KeywordIndex) -> None:
+def test_two_thousand_entities_are_indexed(folder: Path, index: KeywordIndex) -> None:
     index.write((text(f"n{i}", f"number {i} word{i % 40}") for i in range(2000)), (), 1, bulk=True)
     assert len(index) == 2000
     assert sorted(found(index, "word7", limit=100)) == sorted(f"n{i}" for i in range(7, 2000, 40))

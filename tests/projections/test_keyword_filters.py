@@ -15,14 +15,14 @@ COUNT = 600
 
 
 def marks_of(chance: random.Random) -> Marks | None:
-    """Two in three are memories."""
+    """Return random marks; two in three entities are memories."""
     marks = Marks(chance.randint(-3, 3), chance.choice([None, 1, 2]), chance.choice(["", "chat", "word3 mail"]))
     return chance.choice([None, marks, marks])
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[Text]:
-    """Rare words and common ones, of five types, some with tags and times; 300 were replaced once."""
+    """Return texts with rare and common words, five types, some tags and times; 300 replace an earlier version."""
     chance = random.Random(5)
     return [
         Text(
@@ -66,7 +66,7 @@ def filters(chance: random.Random) -> Filter:
     )
 
 
-def test_filtered_are_the_best_of_all_that_pass(index: KeywordIndex, texts: list[Text]) -> None:
+def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: list[Text]) -> None:
     chance = random.Random(6)
     known = {each.id: each for each in texts}
     for _ in range(150):
@@ -79,14 +79,14 @@ def test_filtered_are_the_best_of_all_that_pass(index: KeywordIndex, texts: list
 
 
 @pytest.mark.parametrize("word", ["eve", "gossip", "decision", "rumour", "paris"])
-def test_a_memory_is_found_by_all_that_describes_it(tmp_path: Path, word: str) -> None:
+def test_a_memory_is_found_by_its_type_source_and_context(tmp_path: Path, word: str) -> None:
     index = KeywordIndex(tmp_path / "index")
     marks = Facets(marks=Marks(1, 2, "rumour mill"))
     index.write([Text("m1", "decision", "Paris it is", facets=marks, name="Eve", context="gossip")], (), 1)
     assert [hit.id for hit in index.search(word, 5)] == ["m1"]
 
 
-def test_words_of_type_and_context_are_those_of_memories_alone(tmp_path: Path) -> None:
+def test_type_and_context_are_indexed_for_memories_only(tmp_path: Path) -> None:
     row = NodeRow("n1", "decision", "Paris", "{}", 1, 1, 0, 0, NodeExtras(name="Eve", source="mail", context="gossip"))
     index = KeywordIndex(tmp_path / "index")
     index.write([Text.of(row)], (), 1)

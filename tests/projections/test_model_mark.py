@@ -9,17 +9,17 @@ from kgserve.projections.indexes import read_model, write_model
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_the_model_name_is_read_back(tmp_path: Path) -> None:
     write_model(tmp_path / "model", NAME)
     assert read_model(tmp_path / "model") == NAME
 
 
-def test_older_files_hold_the_name_alone(tmp_path: Path) -> None:
+def test_files_of_older_versions_contain_only_the_name(tmp_path: Path) -> None:
     (tmp_path / "model").write_text(f"{NAME}\n")
     assert read_model(tmp_path / "model") == NAME
 
 
-def test_a_file_that_is_not_whole_names_no_model(tmp_path: Path) -> None:
+def test_a_truncated_model_file_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "model"
     write_model(path, NAME)
     content = path.read_bytes()
@@ -32,7 +32,7 @@ def test_a_file_that_is_not_whole_names_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"two words", b"\0\0", b"a\nb", b"x" * 300])
-def test_what_is_something_else_names_none(tmp_path: Path, content: bytes) -> None:
+def test_a_foreign_model_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model").write_bytes(content)
     assert read_model(tmp_path / "model") is None
     assert read_model(tmp_path / "none-such") is None

@@ -19,7 +19,7 @@ from tests.stores.writing import NAME, copy_in_use, flip, layout, until
 
 
 def fill(of: Watched) -> None:
-    """Five commits: a fox, that becomes a hen, goes, and comes back; an owl from the second on."""
+    """Write five commits: a fox that becomes a hen, is deleted and restored; an owl from the second commit on."""
     of.say(a="fox")
     of.say(a="hen", b="owl")
     of.delete("a")
@@ -41,7 +41,7 @@ def asked(query: str, at: object, **more: Any) -> SearchRequest:
     return SearchRequest(query=query, as_of=str(at), **options)
 
 
-def test_what_was_replaced_or_deleted_is_found_as_of_then(tmp_path: Path) -> None:
+def test_replaced_and_deleted_texts_are_found_as_of_a_commit(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         check(of)
@@ -58,12 +58,12 @@ def test_what_was_replaced_or_deleted_is_found_as_of_then(tmp_path: Path) -> Non
 
 
 def counts(of: Watched) -> tuple[int, int]:
-    """Texts of the past that have words, and that have a meaning."""
+    """Return the numbers of past texts in the keyword and the vector index."""
     of.settle()
     return of.indexes.past_keyword.count(), of.indexes.past_vector.count()
 
 
-def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_past_indexes_continue_after_a_restart(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         assert counts(of) == (3, 3)
@@ -74,7 +74,7 @@ def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert of.found("fox", 5) == ["a"]
 
 
-def test_it_follows_the_history_though_nobody_waits(tmp_path: Path) -> None:
+def test_past_indexes_follow_the_history_without_a_search(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         until(lambda: of.indexes.past_keyword.sequence == of.indexes.past_vector.sequence == of.store.state.sequence)
@@ -82,7 +82,7 @@ def test_it_follows_the_history_though_nobody_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["killed", "gone", "words flipped", "vectors flipped", "vectors cut"])
-def test_damage_is_mended_from_the_history(tmp_path: Path, harm: str) -> None:
+def test_damaged_past_indexes_are_rebuilt_from_the_history(tmp_path: Path, harm: str) -> None:
     data = tmp_path / "data"
     with watched(data) as of:
         fill(of)
@@ -109,7 +109,7 @@ def test_damage_is_mended_from_the_history(tmp_path: Path, harm: str) -> None:
         check(of)
 
 
-def test_states_that_say_the_same_are_one_text(tmp_path: Path) -> None:
+def test_consecutive_states_with_equal_texts_are_one_text(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.say(a="fox")
         for number in range(20):
@@ -126,7 +126,7 @@ def test_states_that_say_the_same_are_one_text(tmp_path: Path) -> None:
         assert [of.found("hen", at) for at in (12, 21, 22, 23, 24)] == [[], [], ["a"], [], ["a"]]
 
 
-def test_what_the_history_forgets_is_forgotten(tmp_path: Path) -> None:
+def test_pruned_states_leave_the_past_indexes(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         assert counts(of) == (3, 3)
@@ -139,7 +139,7 @@ def test_what_the_history_forgets_is_forgotten(tmp_path: Path) -> None:
         assert of.found("owl", 4) == ["b"]
 
 
-def test_what_is_mostly_forgotten_is_written_anew(tmp_path: Path) -> None:
+def test_mostly_pruned_indexes_are_compacted(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.say(a="0 hen")
         for number in range(1, 12):
@@ -157,7 +157,7 @@ def test_what_is_mostly_forgotten_is_written_anew(tmp_path: Path) -> None:
         assert [of.found("fox", at) for at in (10, 11, 12)] == [["a"], ["a"], ["a"]]
 
 
-def test_without_a_history_there_is_no_past(tmp_path: Path) -> None:
+def test_a_store_without_history_has_no_past_indexes(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         words = [SearchVariant(query="fox")]
@@ -172,7 +172,7 @@ def test_without_a_history_there_is_no_past(tmp_path: Path) -> None:
             of.historian = kept
 
 
-def test_a_flipped_byte_of_a_vector_is_noticed_and_mended(tmp_path: Path) -> None:
+def test_a_corrupted_vector_is_detected_and_rebuilt(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         of.settle()
@@ -185,7 +185,7 @@ def test_a_flipped_byte_of_a_vector_is_noticed_and_mended(tmp_path: Path) -> Non
     assert vector in path.read_bytes()
 
 
-def test_a_moment_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_as_of_is_rejected(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.say(a="fox")
         for field in ("as_of", "valid_at"):
@@ -194,19 +194,19 @@ def test_a_moment_that_is_none(tmp_path: Path) -> None:
         assert of.found("fox", 99) == ["a"], "what is yet to come is now"
 
 
-def test_as_many_as_match_are_found(tmp_path: Path) -> None:
+def test_pagination_of_search_as_of_returns_all_matches(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.say(**{f"n{number}": "fox" for number in range(300)})
         of.say(**{f"n{number}": "fox hen" for number in range(290)})
         of.say(**{f"m{number}": "fox" for number in range(100)})
         for mode in ("keyword", "semantic"):
-            assert of.found("fox", mode=mode, at_least=3)  # pages go on as long as the indexes do not move
+            assert of.found("fox", mode=mode, at_least=3)  # pagination continues while the indexes do not advance
             pages = [of.found("fox", 1, mode=mode, offset=offset, limit=100) for offset in (0, 100, 200, 300)]
             assert [len(page) for page in pages] == [100, 100, 100, 0]
             assert set().union(*pages) == {f"n{number}" for number in range(300)}
 
 
-def test_words_are_as_rare_as_past_and_present_have_them(tmp_path: Path) -> None:
+def test_term_rarity_covers_past_and_current_texts(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.say(a="fox", b="hen", **{f"n{number}": "owl" for number in range(50)})
         of.say(a="cat")
@@ -216,7 +216,7 @@ def test_words_are_as_rare_as_past_and_present_have_them(tmp_path: Path) -> None
         assert found[1].score < 0.1
 
 
-def test_neighbours_and_paths_are_those_of_then(tmp_path: Path) -> None:
+def test_neighbours_and_paths_as_of_a_commit(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.say(a="fox", b="owl", c="elk")
         of.relate(("a", "b", "R"))
@@ -237,7 +237,7 @@ def test_neighbours_and_paths_are_those_of_then(tmp_path: Path) -> None:
             of.found("fox", 3, mode="graph", start_id="b")
 
 
-def test_batches_and_contexts_look_back(tmp_path: Path) -> None:
+def test_batch_search_and_context_as_of_a_commit(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.say(a="fox", b="hen")
         of.relate(("a", "b", "EATS"))
@@ -253,7 +253,7 @@ def test_batches_and_contexts_look_back(tmp_path: Path) -> None:
             assert ("EATS" in text, "hen" in text) == (edge, at < 3)
 
 
-def test_valid_times_tags_and_summaries(tmp_path: Path) -> None:
+def test_validity_tags_and_summaries_as_of_a_commit(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.put(
             a=Known("bird", "owl", valid_from=5_000_000),
@@ -273,7 +273,7 @@ def test_valid_times_tags_and_summaries(tmp_path: Path) -> None:
         assert of.found("summary:owl", syntax=True) == ["c"]
 
 
-def test_relations_that_were_not_true_then_lead_nowhere(tmp_path: Path) -> None:
+def test_relations_not_valid_then_are_not_followed(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         of.put(a=Known("bird", "owl"), b=Known("bird", "hen"), c=Known("bird", "cat", valid_to=3_000_000))
         of.relate(("a", "b", "R"), ("b", "c", "R"), valid_to=5_000_000)
@@ -286,7 +286,7 @@ def test_relations_that_were_not_true_then_lead_nowhere(tmp_path: Path) -> None:
             assert "hop" not in "".join(str(hit.why) for hit in lifted)
 
 
-def test_a_server_with_another_model_finds_words_of_the_past(tmp_path: Path) -> None:
+def test_keyword_search_of_the_past_works_with_another_model(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         of.settle()
@@ -301,13 +301,13 @@ def test_a_server_with_another_model_finds_words_of_the_past(tmp_path: Path) -> 
         assert sorted(of.found("hen", 2, mode="semantic")) == ["a", "b"]
 
 
-def test_keys_of_past_texts_hold_any_id() -> None:
+def test_past_keys_support_any_id() -> None:
     for node_id in ("a", "nul\0end", "\0", "a\x001\0b"):
         text = Text(node_id, "t", "fox", 3, until=7)
         assert past_key(text.key) == (node_id, 3, text.digest.hex())
 
 
-def test_random_moments_of_random_nodes(tmp_path: Path) -> None:
+def test_random_searches_as_of_a_commit_match_the_model(tmp_path: Path) -> None:
     source = random.Random(7)
     with watched(tmp_path) as of:
         for _ in range(30):

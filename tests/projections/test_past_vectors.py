@@ -24,7 +24,7 @@ BATCH = 100
 
 
 def some_texts(source: random.Random, count: int) -> list[Text]:
-    """Texts of 40 entities, in the order of their ends."""
+    """Return texts of 40 entities, in the order of their ends."""
     return [
         Text(
             f"{source.choice('ab')}{number % 20}",
@@ -43,12 +43,12 @@ def some_texts(source: random.Random, count: int) -> list[Text]:
 
 @cache
 def vector_of(content: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Any vector, the same for the same text."""
+    """Return a deterministic vector for a text."""
     return np.random.default_rng([*content.encode()]).standard_normal(WIDTH, np.float32)
 
 
 def fill(index: PastVectors, texts: list[Text], ended: int = 0) -> None:
-    """Take in texts, some at a time, as an index does."""
+    """Add texts in batches, as an index does."""
     for first in range(0, len(texts), BATCH):
         some = texts[first : first + BATCH]
         index.write(some, {text.content: vector_of(text.content) for text in some}, first, ended)
@@ -63,13 +63,13 @@ def everything(index: PastVectors, last: int) -> list[list[VectorHit]]:
 
 
 def assert_same(found: list[list[VectorHit]], wanted: list[list[VectorHit]]) -> None:
-    """The same ids, with the same similarities but for rounding, which goes by how rows lie beside one another."""
+    """Compare ids and similarities, up to rounding, which depends on the layout of rows."""
     assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits] for hits in wanted]
     similarities = [[hit.similarity for hits in all_hits for hit in hits] for all_hits in (found, wanted)]
     assert similarities[0] == pytest.approx(similarities[1], abs=1e-4)
 
 
-def test_vectors_of_the_past(tmp_path: Path) -> None:
+def test_past_vectors_are_searched_as_of_a_commit(tmp_path: Path) -> None:
     def text(node_id: str, since: int, until: int, place: int, facets: Facets | None = None) -> Text:
         return Text(node_id, "t", f"text {place}", since, "", facets, until)
 
@@ -77,7 +77,7 @@ def test_vectors_of_the_past(tmp_path: Path) -> None:
     vectors = {f"text {place}": VECTORS[place] for place in range(3)}
     index.write([text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, Facets(("red",)))], vectors, 9, 0)
     index.write([text("a", 4, 6, 1), text("a", 4, 6, 1)], {}, 9, 0)
-    assert len(index) == 3, "what goes on is one text, whoever says it twice"
+    assert len(index) == 3, "consecutive equal texts are one, even if added twice"
 
     def found(at: int, limit: int = 9, **only: Any) -> list[str]:
         hits = index.search(VECTORS[0] + VECTORS[1] * 0.5, limit, Filter(as_of=at, **only))
@@ -95,7 +95,7 @@ def test_vectors_of_the_past(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of", ["one entity", "one text"])
-def test_what_a_text_costs_does_not_grow_with_those_that_are_there(tmp_path: Path, of: str) -> None:
+def test_cost_of_adding_a_text_does_not_grow_with_the_index(tmp_path: Path, of: str) -> None:
     steps: list[int] = []
 
     def text(number: int) -> Text:
@@ -113,7 +113,7 @@ def test_what_a_text_costs_does_not_grow_with_those_that_are_there(tmp_path: Pat
     assert 0 < steps[1] < 1.5 * steps[0]
 
 
-def test_filters_are_those_of_the_present(tmp_path: Path) -> None:
+def test_past_filters_equal_current_filters(tmp_path: Path) -> None:
     source = random.Random(3)
     texts = some_texts(source, 400)
     with opened(tmp_path / "past") as index:
@@ -137,7 +137,7 @@ def test_filters_are_those_of_the_present(tmp_path: Path) -> None:
             assert set(index.vectors_of(["a1", "b3"], at)) == {"a1", "b3"} & {text.id for text in held}
 
 
-def test_any_rows_are_multiplied_where_they_are_or_picked_out(tmp_path: Path) -> None:
+def test_similarities_of_any_row_subset_are_equal(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).standard_normal((40_000, WIDTH), np.float32)
     file = VectorFile(tmp_path / "vectors", WIDTH)
     for first in range(0, len(rows), 10_000):
@@ -148,7 +148,7 @@ def test_any_rows_are_multiplied_where_they_are_or_picked_out(tmp_path: Path) ->
         np.testing.assert_allclose(products(file.rows, places, QUERY), rows[places] @ QUERY, rtol=1e-3, atol=1e-4)
 
 
-def test_the_file_shrinks_when_most_of_it_is_forgotten(tmp_path: Path) -> None:
+def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
     texts = [Text("a", "t", f"text {number}", number, until=number + 1) for number in range(4 * UNUSED_ROWS_ALLOWANCE)]
     folder = tmp_path / "past"
     folder.mkdir()
@@ -182,7 +182,7 @@ def test_the_file_shrinks_when_most_of_it_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["vector", "text", "cut", "gone", "emptied"])
-def test_what_is_damaged_begins_with_nothing(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_file_is_replaced_by_an_empty_one(tmp_path: Path, harm: str) -> None:
     folder = tmp_path / "past"
     with opened(folder) as index:
         fill(index, some_texts(random.Random(1), 300))
@@ -214,14 +214,14 @@ texts = some_texts(random.Random(5), 3_000)
 index = PastVectors(Path(sys.argv[1]), WIDTH, "m")
 print("begun", flush=True)
 while True:
-    for ended in (0, 2_600):  # the second makes a smaller file
+    for ended in (0, 2_600):  # the second call compacts the file
         fill(index, texts, ended)
 """
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[list[VectorHit]]]:
-    """Return the length and the answers of an index that was written without a kill."""
+    """Return length and results of an index that was written without a kill."""
     texts = some_texts(random.Random(5), 3_000)
     with opened(tmp_path_factory.mktemp("whole")) as index:
         fill(index, texts, 2_600)
@@ -230,7 +230,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[list[V
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 0.5, 0.9])
-def test_killed_anywhere_it_comes_to_the_same(
+def test_a_kill_at_any_point_yields_the_same_index(
     tmp_path: Path, seconds: float, expected: tuple[int, list[list[VectorHit]]]
 ) -> None:
     killed = tmp_path / "killed"

@@ -1,4 +1,4 @@
-"""What is near among the vectors that came last, of which only so many are kept."""
+"""Similarity search in the bounded buffer of recent vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kgserve.projections.recent_vectors import RecentVectors
 
 
 @pytest.mark.parametrize("most", [5, 100])
-def test_the_near_ones_among_the_last(most: int) -> None:
+def test_similar_vectors_among_the_most_recent(most: int) -> None:
     chance, numbers = random.Random(most), np.random.default_rng(most)
     recent, known = RecentVectors(most), dict[str, NDArray[np.float32]]()
     assert recent.near(np.ones(16, np.float32), 0.5) == {}

@@ -24,13 +24,13 @@ def three(tmp_path: Path) -> Generator[Three]:
 
 
 def taken(schedule: Schedule) -> ScheduledProjection | None:
-    """Who is served next, and served at once."""
+    """Return the projection that is served next, and end its step at once."""
     found = schedule.take()
     schedule.done()
     return found
 
 
-def test_who_is_waited_for_goes_first(three: Three) -> None:
+def test_an_awaited_projection_is_served_first(three: Three) -> None:
     a, b, c = three
     schedule = Schedule()
     for each in three:
@@ -39,7 +39,7 @@ def test_who_is_waited_for_goes_first(three: Three) -> None:
     assert [taken(schedule) for _ in three] == [c, a, b]
 
 
-def test_who_is_waited_for_while_served_goes_first_again(three: Three) -> None:
+def test_a_projection_awaited_during_its_step_is_served_first_again(three: Three) -> None:
     a, b, _ = three
     schedule = Schedule()
     schedule.wake(a)
@@ -51,7 +51,7 @@ def test_who_is_waited_for_while_served_goes_first_again(three: Three) -> None:
     assert [taken(schedule), taken(schedule)] == [a, b]
 
 
-def test_who_is_put_off_is_not_hurried(three: Three) -> None:
+def test_a_postponed_projection_is_not_prioritized(three: Three) -> None:
     a, b, _ = three
     schedule = Schedule()
     schedule.put_off(a, 3600)
@@ -60,7 +60,7 @@ def test_who_is_put_off_is_not_hurried(three: Three) -> None:
     assert taken(schedule) is b
 
 
-def test_a_hurry_ends_when_it_has_been_served(three: Three) -> None:
+def test_priority_ends_after_one_step(three: Three) -> None:
     a, b, _ = three
     schedule = Schedule()
     schedule.wake(a)
@@ -71,14 +71,14 @@ def test_a_hurry_ends_when_it_has_been_served(three: Three) -> None:
     assert [taken(schedule), taken(schedule)] == [b, a]
 
 
-def test_nobody_is_served_once_closed(three: Three) -> None:
+def test_no_projection_is_served_after_close(three: Three) -> None:
     schedule = Schedule()
     schedule.wake(three[0])
     schedule.close()
     assert schedule.take() is None
 
 
-def test_who_serves_may_stop_waiting_for_a_while(three: Three) -> None:
+def test_take_returns_none_after_its_timeout(three: Three) -> None:
     schedule = Schedule()
     assert schedule.take(0.01) is None
     assert not schedule.closed
@@ -90,7 +90,7 @@ def test_who_serves_may_stop_waiting_for_a_while(three: Three) -> None:
     assert schedule.closed
 
 
-def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) -> None:
+def test_awaited_projections_of_other_stores_run_within_a_long_step(tmp_path: Path) -> None:
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
         schedule, long, beside, other = (
             Schedule(),
@@ -108,7 +108,7 @@ def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) ->
         schedule.wake_later(other)
         schedule.wake_later(beside)
         long._yield_to_requests(0)
-        assert other.sequence == 0, "nobody waits for it"
+        assert other.sequence == 0, "no caller waits for it"
         assert not other.wait(1, 0)
         assert not beside.wait(1, 0)
         give_way = threading.Thread(target=long._yield_to_requests, args=(0,))
@@ -123,7 +123,7 @@ def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) ->
             view.close()
 
 
-def test_a_search_in_another_store_does_not_wait_for_a_graph_of_vectors(tmp_path: Path) -> None:
+def test_building_a_vector_graph_does_not_delay_other_stores(tmp_path: Path) -> None:
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
         schedule = Schedule()
         large, small = (
@@ -149,7 +149,7 @@ def test_a_search_in_another_store_does_not_wait_for_a_graph_of_vectors(tmp_path
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, chunks: int) -> None:
+def test_long_work_yields_to_requests_between_parts(tmp_path: Path, chunks: int) -> None:
     rests: list[int] = []
     with opened(tmp_path) as store, closing(VectorProjection(store, HashingEmbedder())) as view:
         write(store, batch(*(f"n{at}" for at in range(chunks * EMBEDDING_BATCH_SIZE)), content="words"))
@@ -165,5 +165,5 @@ def test_between_parts_of_long_work_cores_are_left_to_requests(tmp_path: Path, c
         began = time.monotonic()
         view._yield_to_requests(0.05)
         assert time.monotonic() - began >= 0.1
-    # Not behind the last part: somebody may wait for it.
+    # No pause after the last part, for which a caller may wait.
     assert rests == [*(left * EMBEDDING_BATCH_SIZE for left in range(chunks - 1, 0, -1)), 0]

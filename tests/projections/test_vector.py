@@ -42,7 +42,7 @@ def nearest(vectors: Vectors, query: Vectors, limit: int) -> list[str]:
     return [f"n{place}" for place in np.argsort(-(vectors @ query), kind="stable")[:limit]]
 
 
-def test_small_indexes_are_exact(folder: Path) -> None:
+def test_small_indexes_search_exactly(folder: Path) -> None:
     vectors, index = make(500), VectorIndex(folder, WIDTH, "m")
     fill(index, vectors)
     for query in make(20, seed=1):
@@ -52,7 +52,7 @@ def test_small_indexes_are_exact(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
-def test_more_than_there_are(folder: Path, exact_up_to: int) -> None:
+def test_a_limit_above_the_index_size_returns_everything(folder: Path, exact_up_to: int) -> None:
     index = VectorIndex(folder, WIDTH, "m", exact_up_to)
     assert found(index, make(1)[0], 5) == []
     fill(index, make(20))
@@ -61,7 +61,7 @@ def test_more_than_there_are(folder: Path, exact_up_to: int) -> None:
     assert found(index, make(1)[0], 0) == []
 
 
-def test_it_changes_over_to_the_approximate_index_and_back(folder: Path) -> None:
+def test_the_index_switches_to_the_graph_and_back(folder: Path) -> None:
     vectors, index = make(400), VectorIndex(folder, WIDTH, "m", exact_up_to=200)
     fill(index, vectors[:200])
     assert not index.approximate
@@ -76,7 +76,7 @@ def test_it_changes_over_to_the_approximate_index_and_back(folder: Path) -> None
 
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
-def test_updates_and_deletes(folder: Path, exact_up_to: int) -> None:
+def test_updated_and_deleted_vectors(folder: Path, exact_up_to: int) -> None:
     vectors, index = make(50), VectorIndex(folder, WIDTH, "m", exact_up_to)
     fill(index, vectors)
     index.put(["n3"], ["t0"], vectors[7:8])
@@ -90,7 +90,7 @@ def test_updates_and_deletes(folder: Path, exact_up_to: int) -> None:
 
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
-def test_filters_leave_as_many_as_match(folder: Path, exact_up_to: int) -> None:
+def test_filters_return_all_matches(folder: Path, exact_up_to: int) -> None:
     vectors, index = make(300), VectorIndex(folder, WIDTH, "m", exact_up_to)
     fill(index, vectors, kinds=30)
     query = make(1, seed=3)[0]
@@ -100,7 +100,7 @@ def test_filters_leave_as_many_as_match(folder: Path, exact_up_to: int) -> None:
     assert found(index, query, 5, Filter(frozenset())) == []
 
 
-def test_equals_come_in_the_same_order_whatever_the_limit(folder: Path) -> None:
+def test_order_of_equal_similarities_is_independent_of_the_limit(folder: Path) -> None:
     index = VectorIndex(folder, WIDTH, "m")
     index.put(names(300), ["t"] * 300, np.repeat(make(3), 100, axis=0))
     query = make(1, seed=5)[0]
@@ -123,7 +123,7 @@ def test_save_and_load(folder: Path, exact_up_to: int) -> None:
     assert found(again, vectors[0], 1) == ["new"]
 
 
-def test_vectors_of_another_model_are_not_taken(folder: Path) -> None:
+def test_vectors_of_another_model_are_discarded(folder: Path) -> None:
     index = VectorIndex(folder, WIDTH, "m")
     fill(index, make(5))
     index.save(9)
@@ -134,7 +134,7 @@ def test_vectors_of_another_model_are_not_taken(folder: Path) -> None:
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
 @pytest.mark.parametrize("kind", ["flipped", "truncated", "deleted"])
 @pytest.mark.parametrize("which", ["entities.msgpack", "vectors", INDEX_MANIFEST_FILE])
-def test_damage_is_noticed(folder: Path, exact_up_to: int, kind: str, which: str) -> None:
+def test_damage_is_detected(folder: Path, exact_up_to: int, kind: str, which: str) -> None:
     index = VectorIndex(folder, WIDTH, "m", exact_up_to)
     fill(index, make(20))
     index.save(9)
@@ -151,7 +151,7 @@ def test_damage_is_noticed(folder: Path, exact_up_to: int, kind: str, which: str
 
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
-def test_what_would_crash_the_index_is_refused(folder: Path, exact_up_to: int) -> None:
+def test_invalid_vectors_are_rejected(folder: Path, exact_up_to: int) -> None:
     index = VectorIndex(folder, WIDTH, "m", exact_up_to)
     nan = make(1)
     nan[0, 0] = np.nan
@@ -161,7 +161,7 @@ def test_what_would_crash_the_index_is_refused(folder: Path, exact_up_to: int) -
     assert len(index) == 0
 
 
-def test_clear(folder: Path) -> None:
+def test_clear_removes_all_vectors(folder: Path) -> None:
     index = VectorIndex(folder, WIDTH, "m")
     fill(index, make(5))
     index.save(9)
@@ -170,7 +170,7 @@ def test_clear(folder: Path) -> None:
     assert VectorIndex(folder, WIDTH, "m").fresh
 
 
-def test_many_threads_search_while_one_writes(folder: Path) -> None:
+def test_concurrent_searches_during_writes(folder: Path) -> None:
     vectors, index = make(600), VectorIndex(folder, WIDTH, "m", exact_up_to=100)
     stop = threading.Event()
     wrong: list[object] = []
@@ -182,7 +182,7 @@ def test_many_threads_search_while_one_writes(folder: Path) -> None:
                 hits = index.search(query, 20)
                 wrong.extend(hit for hit in hits if hit.id not in known)
                 index.vectors_of([hit.id for hit in hits])
-            except Exception as error:  # noqa: BLE001  # whatever it is, the test shows it
+            except Exception as error:  # noqa: BLE001  # reported by the assertion below
                 wrong.append(error)
                 return
 
@@ -202,7 +202,7 @@ def test_many_threads_search_while_one_writes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
-def test_what_is_near_a_stored_vector(folder: Path, exact_up_to: int) -> None:
+def test_similar_entities_of_a_stored_vector(folder: Path, exact_up_to: int) -> None:
     vectors, index = make(300), VectorIndex(folder, WIDTH, "m", exact_up_to)
     fill(index, vectors)
     index.remove(["n7"])

@@ -1,4 +1,4 @@
-"""Filters of the vector index against a look at every entity."""
+"""Filters of the vector index, compared with a scan of every entity."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def present(steps: list[list[Entity] | tuple[str, ...] | str]) -> dict[str, Enti
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
 @given(steps=STEPS, filters=st.lists(FILTERS, min_size=5, max_size=10), limit=st.integers(1, 40))
 @examples(25)
-def test_filters_find_what_a_look_at_every_entity_finds(
+def test_filters_equal_a_full_scan(
     exact_up_to: int, steps: list[list[Entity] | tuple[str, ...] | str], filters: list[Filter], limit: int
 ) -> None:
     query = vectors_of(1, seed=7)[0]
@@ -126,7 +126,7 @@ def test_filters_find_what_a_look_at_every_entity_finds(
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vectors]:
-    """A graph of 6,000, of which every third was replaced and every seventh is gone."""
+    """Return a graph of 6,000 vectors, of which every third was replaced and every seventh deleted."""
     vectors = vectors_of(6_000, seed=1)
     index = VectorIndex(tmp_path_factory.mktemp("large") / "vector", WIDTH, "m", exact_up_to=100)
     ids, types = [f"n{number}" for number in range(6_000)], [f"t{number % 20}" for number in range(6_000)]
@@ -148,7 +148,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vector
     ],
 )
 @pytest.mark.parametrize("limit", [1, 10, 300, 6_000])
-def test_many_are_filtered_and_none_is_missing(large: tuple[VectorIndex, Vectors], only: Filter, limit: int) -> None:
+def test_filters_on_a_large_graph_return_all_matches(
+    large: tuple[VectorIndex, Vectors], only: Filter, limit: int
+) -> None:
     index, vectors = large
     numbers = [
         number
@@ -166,8 +168,8 @@ def test_many_are_filtered_and_none_is_missing(large: tuple[VectorIndex, Vectors
     assert found >= 0.97 * near
 
 
-def test_as_many_as_need_no_graph_are_found_exactly_beside_one(tmp_path: Path) -> None:
-    # Without a filter the graph finds about nine in ten of these.
+def test_small_result_sets_are_exact_despite_a_graph(tmp_path: Path) -> None:
+    # Without a filter the graph finds about 90% of these.
     vectors, queries = vectors_of(4_000, seed=6, width=64), vectors_of(10, seed=7, width=64)
     index = VectorIndex(tmp_path / "vector", 64, "m", exact_up_to=3_000)
     index.put([f"n{number}" for number in range(4_000)], ["one", "one", "one", "other"] * 1_000, vectors)
@@ -178,8 +180,8 @@ def test_as_many_as_need_no_graph_are_found_exactly_beside_one(tmp_path: Path) -
         assert [hit.id for hit in index.search(query, 40, Filter(frozenset({"one"})))] == [f"n{n}" for n in order]
 
 
-def test_those_that_pass_may_all_be_far_from_the_query(tmp_path: Path) -> None:
-    """The graph then shows many that do not pass, and all that are asked for are found nevertheless."""
+def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
+    """The graph visits many entities that do not match; all matches are found nevertheless."""
     query = vectors_of(1, seed=3)[0]
     vectors = vectors_of(4_000, seed=2)
     vectors[::2] = np.where((vectors[::2] @ query > 0)[:, None], -vectors[::2], vectors[::2])
@@ -191,7 +193,7 @@ def test_those_that_pass_may_all_be_far_from_the_query(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
-def test_rows_in_a_file_are_those_that_were_put(tmp_path: Path, exact_up_to: int) -> None:
+def test_saved_rows_equal_the_given_vectors(tmp_path: Path, exact_up_to: int) -> None:
     count = matrix.MAX_IN_MEMORY_ROWS + 500
     vectors, ids = vectors_of(count), [f"n{number}" for number in range(count)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
@@ -207,9 +209,7 @@ def test_rows_in_a_file_are_those_that_were_put(tmp_path: Path, exact_up_to: int
     np.testing.assert_array_equal(again.vectors_of(["new"])["new"], vectors[0])
 
 
-def test_a_graph_whose_file_is_laid_out_otherwise_is_read_by_its_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_file_of_another_layout_is_read_by_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, ids = vectors_of(600), [f"n{number}" for number in range(600)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put(ids, ["t"] * 600, vectors)
@@ -219,7 +219,7 @@ def test_a_graph_whose_file_is_laid_out_otherwise_is_read_by_its_library(
     np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
 
 
-def test_a_graph_whose_building_is_broken_off_is_built_later(tmp_path: Path) -> None:
+def test_an_interrupted_graph_build_is_repeated_later(tmp_path: Path) -> None:
     broken = True
 
     def between(_: float) -> None:
@@ -237,7 +237,7 @@ def test_a_graph_whose_building_is_broken_off_is_built_later(tmp_path: Path) -> 
     assert (len(index), index.approximate, index.search(query, 1)[0].id) == (299, True, "n7")
 
 
-def test_who_waits_for_a_fair_lock_comes_before_who_had_it() -> None:
+def test_a_fair_lock_serves_waiters_before_its_last_holder() -> None:
     lock, entered, order = FairLock(), threading.Event(), list[str]()
 
     def ask() -> None:
@@ -257,8 +257,8 @@ def test_who_waits_for_a_fair_lock_comes_before_who_had_it() -> None:
     assert order == ["waiting", "again"]
 
 
-def test_a_memory_that_is_withdrawn_was_never_true(tmp_path: Path) -> None:
-    """Neither index finds it, at whatever moment; with no moment asked both do."""
+def test_a_withdrawn_memory_is_never_valid(tmp_path: Path) -> None:
+    """Neither index finds it with any `valid_at`; both find it without one."""
     withdrawn = Facets(valid_from=5, valid_to=5, marks=Marks(5))
     vectors, words = VectorIndex(tmp_path / "vector", WIDTH, "m"), KeywordIndex(tmp_path / "keyword")
     vectors.put(["m1"], ["fact"], KNOWN[:1], facets=[withdrawn])

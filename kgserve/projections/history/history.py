@@ -426,14 +426,14 @@ class History(WrittenBesideReading):
         return [row[0] for row in self._read(sql.SELECT_SOURCES, {"id": node_id, "relation_type": relation_type})]
 
     def deleted_targets(self, relation_type: str, limit: int) -> list[RowState[NodeRow]]:
-        """Return the last states of deleted nodes to which relations of a type led until then, latest deletion first.
+        """Return the last states of deleted nodes that were targets of a relation type, latest deletion first.
 
-        limit: ended states of nodes that are looked at, the latest ones.
+        limit: number of ended node states to examine, latest first.
         """
         return self._nodes(sql.SELECT_DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
 
     def edges_ended(self, target: str, relation_type: str, last: int, limit: int) -> list[RowState[EdgeRow]]:
-        """Return the states of relations of a type to a node that a commit ended."""
+        """Return the states of relations of a type to a node that ended with a commit."""
         values = {"id": target, "relation_type": relation_type, "last": last, "limit": limit}
         return self._edges(sql.SELECT_EDGES_ENDED_AT, values)
 

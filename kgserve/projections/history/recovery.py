@@ -39,11 +39,11 @@ class HistoryFault(msgspec.Struct, frozen=True):
     """True if all rows are intact and only the last commits are missing."""
 
 
-def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[History, str | None]:
+def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[History, str | None]:
     """Open or create a store's history. Return it with a description of any damage, which is repaired.
 
-    ``told_by_journal``: the journal is complete, so a damaged history is rebuilt from it. Raises sqlite3.DatabaseError
-    and OSError.
+    ``journal_is_complete``: the journal has every commit, so a damaged history is rebuilt from it. Raises
+    sqlite3.DatabaseError and OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fault = find_fault(path)
@@ -55,8 +55,8 @@ def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[Hist
     if fault.is_older_copy:
         log.error("history_older_copy", store=store, reason=fault.reason)
         lost = f"{fault.reason}; commits in between that the journal no longer has are missing"
-        return _open_resealed(path), None if told_by_journal else lost
-    if told_by_journal:
+        return _open_resealed(path), None if journal_is_complete else lost
+    if journal_is_complete:
         aside = set_aside(path)
         log.error("history_damaged", store=store, reason=fault.reason, set_aside=_name(aside), made_from="journal")
         return History(path), f"{fault.reason}; it was rebuilt from the journal, which is complete"
@@ -68,7 +68,7 @@ def open_history(path: Path, store: str, *, told_by_journal: bool) -> tuple[Hist
         store=store,
         reason=fault.reason,
         set_aside=_name(aside),
-        made_from="what is whole of it",
+        made_from="intact content",
         damaged_pages=found.damaged_pages,
         saved=counts,
         missing=found.missing,

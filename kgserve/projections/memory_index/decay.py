@@ -47,12 +47,12 @@ def effective(worth: Confidence, now: int, half_life: int | None) -> float:
 
 
 def add_to_remainder(worth: Confidence, now: int, half_life: int | None, by: float) -> Confidence:
-    """Return the confidence after an access that adds to what decay has left, at most 1; decay starts again."""
+    """Return the confidence after an access that adds to the decayed confidence, at most 1; decay restarts."""
     return Confidence(min(effective(worth, now, half_life) + by, 1.0), max(now, worth.since))
 
 
 def restore_and_add(worth: Confidence, now: int, by: float) -> Confidence:
-    """Return the confidence after an access that undoes decay and then adds, at most 1; decay starts again."""
+    """Return the confidence after an access that undoes decay and then adds, at most 1; decay restarts."""
     return Confidence(min(effective(worth, worth.since, None) + by, 1.0), max(now, worth.since))
 
 

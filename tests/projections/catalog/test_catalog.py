@@ -25,7 +25,7 @@ def listed(catalog: Catalog) -> list[str]:
     return catalog.listed(NodeFilter(), PagePosition(), 99).items
 
 
-def test_it_follows_random_writes(tmp_path: Path) -> None:
+def test_the_catalog_follows_random_writes(tmp_path: Path) -> None:
     source, history, catalog = random.Random(7), History(), Catalog(tmp_path / "catalog.sqlite")
     ids = [f"n{number}" for number in range(12)]
     for number in range(60):
@@ -51,7 +51,7 @@ def test_it_follows_random_writes(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_it_can_be_filled_at_once(tmp_path: Path) -> None:
+def test_the_catalog_can_be_filled_at_once(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "views" / "catalog.sqlite")
     assert catalog.sequence == -1
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_a_file_of_an_earlier_format_is_replaced(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_readers_see_the_last_commit_while_the_next_is_written(tmp_path: Path) -> None:
+def test_reads_see_the_last_commit_during_a_write(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "catalog.sqlite")
     catalog.rebuild([row("a", "t")], [], 1)
 
@@ -99,7 +99,7 @@ def test_readers_see_the_last_commit_while_the_next_is_written(tmp_path: Path) -
     catalog.close()
 
 
-def test_removing_leaves_nothing(tmp_path: Path) -> None:
+def test_removing_deletes_all_files(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "catalog.sqlite")
     catalog.rebuild([row("a", "t")], [], 1)
     remove_files(catalog.path)

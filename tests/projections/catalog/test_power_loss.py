@@ -26,7 +26,7 @@ for sequence in range(1, {COMMITS} + 1):
 
 
 @needs_compiler
-def test_a_power_loss_takes_the_end_of_a_catalog_and_nothing_out_of_the_middle(tmp_path: Path) -> None:
+def test_a_power_loss_loses_only_the_last_changes(tmp_path: Path) -> None:
     recorded, choice = Recorded(tmp_path), random.Random(2)
     recorded.run(WORK, environment={})
     lengths = [choice.randrange(recorded.length) for _ in range(STATES)]

@@ -1,4 +1,4 @@
-"""Counts and lists by type, tag and validity equal those computed from the rows, whatever was written before."""
+"""Counts and lists by type, tag and validity equal those computed from the rows, after any sequence of writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPES = ["t", "u", "a,b", "T"]
 TAGS = ["red", "re", "status:open", "status:done", "status:", ":x", "a:b:c", "a:b\0", "\U0010ffff", "é:ü"]
 TIMES = st.none() | st.integers(0, 4)
 
-# Not all of the form in which they are written: an older version, or a peer, may have.
+# Some are not in kgserve's own format, as written by an older version or another program.
 ATTRIBUTES = [
     *("{}", '{"a":1}', '{"a":1.0,"b":true}', '{"a":"1"}', '{"a":null}', '{"a":[1]}', '{"b":true}', '{"a":{"a":1}}')
 ]
@@ -79,7 +79,7 @@ def row(node_id: str, type_: str = "t", tags: Iterable[str] = (), valid_to: int 
 
 
 def net_of(present: dict[str, NodeRow], put: list[NodeRow], deleted: set[str]) -> NetChange:
-    """The change that leads on from ``present``, which takes it."""
+    """Return the change after ``present``, and update ``present``."""
     net = NetChange()
     for node_id in deleted & present.keys():
         del present[node_id]
@@ -150,7 +150,7 @@ def examples(present: dict[str, NodeRow], kind: KindFreq) -> list[str]:
     return [text if len(text) <= 120 else text[:119].rstrip() + "…" for text in texts if text]
 
 
-# To shrink what failed takes minutes, and a test has two.
+# Shrinking a failure takes minutes, but a test may run for two only.
 @settings(fuzzing.examples(20), phases=(Phase.reuse, Phase.generate))
 @given(steps=st.lists(batches, max_size=8), wanted=st.lists(filters, max_size=6), limit=st.integers(1, 4))
 def test_counts_and_lists_follow_the_rows(
@@ -183,7 +183,7 @@ def test_counts_and_lists_follow_the_rows(
         catalog.close()
 
 
-def test_a_page_passes_over_so_many_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_pagination_with_skip_continues_on_the_next_page(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "catalog.sqlite")
     number = MAX_SCANNED_NODES + 10
     over = [row(f"{place:06}", tags=("old",), valid_to=5) for place in range(number)]
@@ -196,8 +196,8 @@ def test_a_page_passes_over_so_many_and_the_next_goes_on(tmp_path: Path) -> None
     catalog.close()
 
 
-def test_the_rarest_index_is_walked(tmp_path: Path) -> None:
-    """The first page of a rare tag or type is complete, though others begin with more than a page may look at."""
+def test_the_rarest_condition_selects_the_index(tmp_path: Path) -> None:
+    """The first page of a rare tag or type is complete, although a page may not examine all other entries."""
     catalog = Catalog(tmp_path / "catalog.sqlite")
     many = [row(f"{place:06}", "t", ("common",)) for place in range(MAX_SCANNED_NODES + 10)]
     catalog.rebuild([*many, row("x", "t", ("common", "rare")), row("y", "u", ("common",))], [], 1)
@@ -211,7 +211,7 @@ def test_the_rarest_index_is_walked(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_caps(tmp_path: Path) -> None:
+def test_counts_and_lists_are_capped(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "catalog.sqlite")
     tags = [f"p{place:03}:{value:02}" for place in range(110) for value in range(12)]
     nodes = [row(f"n{place}", f"t{place:03}", tags[place * 12 : place * 12 + 12]) for place in range(110)]
@@ -222,7 +222,7 @@ def test_caps(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_an_example_that_takes_long_to_read_is_left_out() -> None:
+def test_a_large_example_value_is_omitted() -> None:
     assert example_of(NodeRow("a", "t", "x" * 100_000, "{}", 1, 1, 0, 0)) == example_of(None) == ""
     assert example_of(row("b")) == "content"
 
@@ -235,7 +235,7 @@ def test_an_example_that_takes_long_to_read_is_left_out() -> None:
         ("UPDATE tagged SET id = ?", ("n2",)),
     ],
 )
-def test_an_index_that_is_wrong_is_made_anew(tmp_path: Path, statement: str, values: tuple[str, ...]) -> None:
+def test_a_wrong_index_is_rebuilt(tmp_path: Path, statement: str, values: tuple[str, ...]) -> None:
     wanted = NodesQuery(tag=["red"])
     tagged = NodePut(0, "n1", "t", extras=NodeExtrasPut(tags=("red",)))
     with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
@@ -251,12 +251,12 @@ def test_an_index_that_is_wrong_is_made_anew(tmp_path: Path, statement: str, val
     ("start", "expected"),
     [("a", "b"), ("az", "a{"), ("\ud7ff", "\ue000"), ("a\U0010ffff", "b"), ("\U0010ffff", b""), ("é", "ê")],
 )
-def test_what_is_behind_a_beginning(start: str, expected: str | bytes) -> None:
+def test_the_upper_bound_of_a_prefix(start: str, expected: str | bytes) -> None:
     assert behind(start) == expected
 
 
-def test_a_beginning_that_many_tags_have(tmp_path: Path) -> None:
-    """Above 5,000 the index by count is walked, and it says the same."""
+def test_a_prefix_shared_by_many_tags(tmp_path: Path) -> None:
+    """Above 5,000 tags the index by count is used, with the same result."""
     catalog = Catalog(tmp_path / "catalog.sqlite")
     nodes = [row(f"n{place}", tags=[f"k{place * 100 + n:06}" for n in range(100)]) for place in range(60)]
     nodes += [row("twice", tags=["k005999", "k000007", "other"])]
@@ -267,8 +267,8 @@ def test_a_beginning_that_many_tags_have(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_an_index_of_attributes_that_was_left_behind_is_made_anew(tmp_path: Path) -> None:
-    """As by a version that does not know of it, and follows without it."""
+def test_a_stale_attribute_index_is_rebuilt(tmp_path: Path) -> None:
+    """A version that does not know the index leaves it behind while it follows the journal."""
     path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=conditions({"a": 1}))
     rows = [row("n1"), msgspec.structs.replace(row("n2"), attributes='{"a":1}')]
     catalog = Catalog(path)
@@ -291,7 +291,7 @@ def test_an_index_of_attributes_that_was_left_behind_is_made_anew(tmp_path: Path
     catalog.close()
 
 
-def test_a_wrong_index_of_attributes_is_made_anew(tmp_path: Path) -> None:
+def test_a_wrong_attribute_index_is_rebuilt(tmp_path: Path) -> None:
     wanted = NodesQuery(attributes='{"a": 1}')
     with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         write(store, WriteBatch(nodes=[NodePut(0, "n1", "t", attributes='{"a":1}'), NodePut(1, "n2", "t")]))
@@ -302,7 +302,7 @@ def test_a_wrong_index_of_attributes_is_made_anew(tmp_path: Path) -> None:
         assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
 
 
-def test_a_count_looks_at_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_examines_a_limited_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.catalog.catalog.MAX_COUNTED_NODES", 10)
     catalog = Catalog(tmp_path / "catalog.sqlite")
     rows = [row(f"n{number:02}", f"t{number % 3}", ["all"], valid_to=5) for number in range(30)]

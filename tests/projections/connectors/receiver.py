@@ -1,4 +1,4 @@
-"""An index elsewhere: takes what a webhook posts, checks the signature, and fails as each test wants it."""
+"""Webhook receiver that checks signatures, stores content, and fails as a test requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Json = dict[str, Any]
 
 
 class Receiver(ThreadingHTTPServer):
-    """``contents`` are what it holds by store and node; each of ``script`` answers one post, then all are taken."""
+    """Webhook receiver that stores ``contents`` by store and node.
+
+    Each entry of ``script`` handles one post; all later posts are accepted.
+    """
 
     daemon_threads = True
 
@@ -46,7 +49,7 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def options(self) -> Json:
-        """Settings of a server that posts to this one."""
+        """Settings of a server that posts to this receiver."""
         return {"webhook_url": self.url, "webhook_secret": SECRET}
 
     @property
@@ -57,7 +60,7 @@ class Receiver(ThreadingHTTPServer):
         return {key: each["content"] for key, each in self.contents.get(store, {}).items()}
 
     def take(self, batch: Json) -> None:
-        """As a receiver is told to."""
+        """Apply a batch as the documentation requires."""
         self.batches.append(batch)
         if batch["anew"] and batch["part"] == 0:
             self.contents[batch["store"]] = {}
@@ -70,7 +73,7 @@ class Receiver(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever posted has left."""
+        """Ignore clients that have disconnected."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -97,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def faults(path: str, headers: dict[str, str], body: bytes) -> list[str]:
-    """What a receiver that was written from the page on it would refuse."""
+    """Return what a receiver written from the documentation would reject."""
     timestamp = headers["Kgserve-Timestamp"]
     signed = hmac.new(SECRET.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     wrong = {
@@ -120,19 +123,19 @@ def takes(handler: Handler, batch: Json) -> None:
 
 
 def refuses(code: int) -> Behaviour:
-    """Answers with an error, and says again what it was sent."""
+    """Return a behaviour that responds with an error and echoes the batch."""
     return lambda handler, batch: handler.send(code, json.dumps(batch).encode())
 
 
 def takes_and_leaves(handler: Handler, batch: Json) -> None:
-    """Takes it, and closes the connection without a word."""
+    """Accept the batch, and close the connection without a response."""
     assert isinstance(handler.server, Receiver)
     handler.server.take(batch)
     handler.close_connection = True
 
 
 def takes_and_pours(handler: Handler, batch: Json) -> None:
-    """Takes it, and answers at more length than anybody wants to know."""
+    """Accept the batch, and send an oversized response."""
     assert isinstance(handler.server, Receiver)
     handler.server.take(batch)
     handler.send_response(200)
@@ -145,13 +148,13 @@ def takes_and_pours(handler: Handler, batch: Json) -> None:
 
 
 def hangs(handler: Handler, _: Json) -> None:
-    """Says nothing until the test is over."""
+    """Send no response until the test is over."""
     assert isinstance(handler.server, Receiver)
     handler.server.released.wait()
 
 
 def drips(handler: Handler, _: Json) -> None:
-    """Begins an answer whose head never ends."""
+    """Send a response whose header never ends."""
     assert isinstance(handler.server, Receiver)
     handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A server that is killed while it posts: nothing is left out, and what was posted comes again at most."""
+"""Kill of a server while it posts: nothing is omitted; at worst, batches are posted twice."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.projections.connectors.receiver import SECRET, Handler, Json, receivi
 from tests.server.http.serving import PATIENCE, accepted
 
 
-def test_nothing_is_left_out_whenever_the_server_is_killed(tmp_path: Path) -> None:
+def test_no_change_is_omitted_after_kills_at_any_time(tmp_path: Path) -> None:
     chance, rounds = random.Random(5), 30 if is_thorough() else 4
     killed: list[Running] = []
     expected: dict[str, str] = {}
 
     def kill(handler: Handler, batch: Json) -> None:
         if not any(str(change.get("content")).startswith(f"{turn}, ") for change in batch["changes"]):
-            # That of the turn before, again: what is being injected may not be committed yet.
+            # Content of the previous round again; the new injection may not be committed yet.
             receiver.script.appendleft(kill)
             takes(handler, batch)
             return
@@ -41,7 +41,7 @@ def test_nothing_is_left_out_whenever_the_server_is_killed(tmp_path: Path) -> No
                 httpx.Client(base_url=server.url, timeout=PATIENCE) as http,
             ):
                 killed.append(server)
-                if turn:  # a filling is not to be cut short every time
+                if turn:  # the initial fill must succeed once
                     end = time.monotonic() + PATIENCE
                     while receiver.texts("s") != expected:
                         assert time.monotonic() < end
@@ -50,12 +50,12 @@ def test_nothing_is_left_out_whenever_the_server_is_killed(tmp_path: Path) -> No
                 nodes = [{"id": f"n{chance.randrange(9)}", "type": "t", "content": f"{turn}, {at}"} for at in range(3)]
                 with suppress(
                     httpx.RemoteProtocolError, httpx.ReadError
-                ):  # what is posted is committed, its answer maybe not sent
+                ):  # posted content is committed, but the response may not have been sent
                     accepted(http.post("/api/memory/s/inject", json={"nodes": nodes}))
                 expected |= {str(node["id"]): str(node["content"]) for node in nodes}
                 server.process.wait(PATIENCE)
             receiver.script.clear()
-        # Nobody asks for the store: the server opens it by itself.
+        # No request names the store: the server opens it automatically.
         with serving_process(tmp_path / "data", variables=receiver.variables) as server:
             end = time.monotonic() + PATIENCE
             while receiver.texts("s") != expected:

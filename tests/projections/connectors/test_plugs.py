@@ -1,4 +1,4 @@
-"""Indexes of others within the process: given to `kgserve.open`, or offered by an installed package."""
+"""In-process syncers: passed to `kgserve.open`, or provided by an installed package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Writer:
 
 
 class Plain:
-    """An index in a dict, by the two calls alone."""
+    """Index in a dict, with only the two required methods."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], str] = {}
@@ -53,7 +53,7 @@ class Forgetful(Plain):
 
 
 class Batches:
-    """One that takes batches, and can be made to take its time."""
+    """Syncer for batches that can be slowed down."""
 
     def __init__(self) -> None:
         self.batches: list[SyncBatch] = []
@@ -69,7 +69,7 @@ def nodes(**texts: str) -> list[dict[str, str]]:
     return [{"id": key, "type": "t", "content": text} for key, text in texts.items()]
 
 
-def test_contents_are_added_and_deleted(tmp_path: Path) -> None:
+def test_syncers_add_and_delete_content(tmp_path: Path) -> None:
     plain, batches = Plain(), Batches()
     with kgserve.open(tmp_path, embedding_provider="hashing", syncers={"plain": plain, "all": batches}) as library:
         store = library.store("s")
@@ -85,7 +85,7 @@ def test_contents_are_added_and_deleted(tmp_path: Path) -> None:
         awaited(lambda: batches.batches[-1].sequence == 3)
 
 
-def test_what_was_missed_is_told_and_nothing_twice(tmp_path: Path) -> None:
+def test_missed_changes_are_delivered_exactly_once(tmp_path: Path) -> None:
     batches = Batches()
     with kgserve.open(tmp_path, embedding_provider="hashing", syncers={"all": batches}) as library:
         store = library.store("s")
@@ -101,7 +101,7 @@ def test_what_was_missed_is_told_and_nothing_twice(tmp_path: Path) -> None:
     assert (batch.after, batch.sequence, batch.anew) == (1, 2, False)
 
 
-def test_who_can_forget_is_told_to(tmp_path: Path) -> None:
+def test_dropping_a_store_calls_forget_store(tmp_path: Path) -> None:
     forgetful = Forgetful()
     forgetful.held = {("s", "old"): "left over", ("t", "kept"): "another store's"}
     with kgserve.open(tmp_path, embedding_provider="hashing", syncers={"f": forgetful}) as library:
@@ -109,9 +109,7 @@ def test_who_can_forget_is_told_to(tmp_path: Path) -> None:
         awaited(lambda: forgetful.held == {("s", "a"): "Tea", ("t", "kept"): "another store's"})
 
 
-def test_one_that_takes_its_time_holds_up_neither_writes_nor_closing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_syncer_delays_neither_writes_nor_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.schedule.CLOSE_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("kgserve.projections.connectors.syncer.CLOSE_TIMEOUT_SECONDS", 0.2)
     slow = Batches()
@@ -131,7 +129,7 @@ def test_one_that_takes_its_time_holds_up_neither_writes_nor_closing(
     assert told[0].anew
 
 
-def test_a_folder_is_shared_with_the_same_syncers_alone(tmp_path: Path) -> None:
+def test_a_shared_folder_requires_the_same_syncers(tmp_path: Path) -> None:
     mine = {"mine": Plain()}
     with kgserve.open(tmp_path, embedding_provider="hashing", syncers=mine):
         with kgserve.open(tmp_path, embedding_provider="hashing", syncers=mine):
@@ -141,12 +139,12 @@ def test_a_folder_is_shared_with_the_same_syncers_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "syncer"), [("webhook", Plain()), ("../x", Plain()), ("none", object())])
-def test_what_is_none_is_refused(tmp_path: Path, name: str, syncer: Any) -> None:
+def test_an_invalid_syncer_is_rejected(tmp_path: Path, name: str, syncer: Any) -> None:
     with pytest.raises(InvalidInput, match="syncer"):
         kgserve.open(tmp_path, embedding_provider="hashing", syncers={name: syncer})
 
 
-def test_an_installed_package_offers_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_provides_a_syncer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "package"
     (about := package / "writer-1.0.dist-info").mkdir(parents=True)
     (package / "writer_of_contents.py").write_text(MODULE)

@@ -1,4 +1,4 @@
-"""Changes posted to a receiver that takes them, refuses them, hangs, leaves, and was away."""
+"""Webhook delivery to a receiver that accepts, refuses, hangs, disconnects, or was unavailable."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Json = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has failed is tried again soon."""
+def short_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the retry delay."""
     monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.05)
 
 
@@ -45,8 +45,8 @@ def awaited(what: Callable[[], Any]) -> Any:
     return found
 
 
-class Told:
-    """A server that tells a receiver, and what both hold."""
+class PostingServer:
+    """Server that posts to a receiver, and the content of both."""
 
     def __init__(self, served: Served, http: httpx.Client, receiver: Receiver) -> None:
         self.served, self.http, self.receiver = served, http, receiver
@@ -75,12 +75,12 @@ class Told:
 
 
 @contextmanager
-def telling(data: Path, receiver: Receiver, **options: Any) -> Generator[Told]:
+def telling(data: Path, receiver: Receiver, **options: Any) -> Generator[PostingServer]:
     with serving(data, **receiver.options, **options) as served, httpx.Client(base_url=served.url, timeout=30) as http:
-        yield Told(served, http, receiver)
+        yield PostingServer(served, http, receiver)
 
 
-def test_what_is_written_changed_and_deleted_is_told_in_order(tmp_path: Path) -> None:
+def test_changes_are_delivered_in_order(tmp_path: Path) -> None:
     with receiving() as receiver, telling(tmp_path, receiver) as told:
         node = {"id": "a", "type": "note", "content": "Tea", "attributes": {"n": 1}, "tags": ["x"], "name": "A"}
         accepted(told.http.post("/api/memory/s/inject", json={"nodes": [node, {"id": "empty", "type": "t"}]}))
@@ -99,7 +99,7 @@ def test_what_is_written_changed_and_deleted_is_told_in_order(tmp_path: Path) ->
         assert lag in told.http.get("/metrics").text
 
 
-def test_a_withdrawn_memory_is_deleted(tmp_path: Path) -> None:
+def test_withdrawing_a_memory_delivers_a_deletion(tmp_path: Path) -> None:
     with receiving() as receiver, telling(tmp_path, receiver) as told:
         made = accepted(told.http.post("/api/v1/retain", json={"content": "Tea is hot."}))
         memory = made["operations"][0]["memory_id"]
@@ -108,7 +108,7 @@ def test_a_withdrawn_memory_is_deleted(tmp_path: Path) -> None:
         awaited(lambda: receiver.texts("default") == {})
 
 
-def test_batches_are_bounded_in_number_and_size(tmp_path: Path) -> None:
+def test_batches_are_bounded_in_count_and_bytes(tmp_path: Path) -> None:
     with receiving() as receiver, telling(tmp_path, receiver, webhook_batch=10) as told:
         told.inject(first="one")
         told.settle()
@@ -122,7 +122,7 @@ def test_batches_are_bounded_in_number_and_size(tmp_path: Path) -> None:
         assert [each["part"] for each in receiver.batches if each["sequence"] == 2] == list(range(10))
 
 
-def test_a_receiver_that_fails_gets_everything_and_holds_no_write_up(tmp_path: Path) -> None:
+def test_retry_after_receiver_failures_delivers_everything(tmp_path: Path) -> None:
     ways = [refuses(500), refuses(429), takes_and_leaves, takes_and_pours, hangs, drips]
     with receiving() as receiver, telling(tmp_path, receiver, webhook_timeout=0.5) as told:
         told.inject(a="one")
@@ -137,10 +137,12 @@ def test_a_receiver_that_fails_gets_everything_and_holds_no_write_up(tmp_path: P
             assert found["failures"] == failed + (way is not takes_and_pours)
 
 
-def test_the_error_is_told_and_nothing_of_what_was_said(
+def test_status_reports_the_error_without_the_response_body(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 2.0)  # until then the error stands
+    monkeypatch.setattr(
+        "kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 2.0
+    )  # keeps the error visible until then
     with receiving() as receiver, telling(tmp_path, receiver) as told:
         receiver.script.append(refuses(503))
         told.inject(a="private words")
@@ -155,7 +157,7 @@ def test_the_error_is_told_and_nothing_of_what_was_said(
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_a_hanging_receiver_holds_up_neither_dropping_nor_stopping(tmp_path: Path) -> None:
+def test_a_hanging_receiver_delays_neither_drop_nor_shutdown(tmp_path: Path) -> None:
     with receiving() as receiver:
         receiver.script.extend([hangs, hangs])
         with telling(tmp_path, receiver, webhook_timeout=600) as told:
@@ -168,13 +170,13 @@ def test_a_hanging_receiver_holds_up_neither_dropping_nor_stopping(tmp_path: Pat
             awaited(lambda: receiver.texts("s") == {"b": "two"})
 
 
-def test_a_store_that_nobody_opens_is_told_after_a_restart(tmp_path: Path) -> None:
+def test_a_store_that_is_not_opened_is_delivered_after_a_restart(tmp_path: Path) -> None:
     with receiving() as receiver:
         with telling(tmp_path, receiver) as told:
             told.inject(a="one", gone="two")
             told.settle()
         with serving(tmp_path) as served, httpx.Client(base_url=served.url) as http:
-            quiet = Told(served, http, receiver)
+            quiet = PostingServer(served, http, receiver)
             quiet.inject(b="three")
             quiet.delete("gone")
             quiet.inject("other", x="four")
@@ -186,7 +188,7 @@ def test_a_store_that_nobody_opens_is_told_after_a_restart(tmp_path: Path) -> No
             assert not any(others)
 
 
-def test_another_address_a_new_store_and_a_journal_that_is_gone_begin_anew(tmp_path: Path) -> None:
+def test_a_new_url_store_or_truncated_journal_restarts_delivery(tmp_path: Path) -> None:
     with receiving() as first, receiving() as second:
         with telling(tmp_path, first) as told:
             told.inject(a="one", b="two")
@@ -199,17 +201,17 @@ def test_another_address_a_new_store_and_a_journal_that_is_gone_begin_anew(tmp_p
             assert second.batches[0]["anew"]
 
 
-def test_filling_goes_on_where_it_failed(tmp_path: Path) -> None:
+def test_initial_fill_resumes_after_a_failure(tmp_path: Path) -> None:
     with receiving() as receiver:
         with serving(tmp_path) as served, httpx.Client(base_url=served.url) as http:
-            Told(served, http, receiver).inject(**{f"n{at:03}": f"text {at}" for at in range(100)})
+            PostingServer(served, http, receiver).inject(**{f"n{at:03}": f"text {at}" for at in range(100)})
         receiver.script.extend([takes_and_leaves, refuses(500)])
         with telling(tmp_path, receiver, webhook_batch=30) as told:
             told.settle()
         assert [each["part"] for each in receiver.batches] == [0, 0, 1, 2, 3]
 
 
-def test_random_writes_and_failures_come_to_the_same(tmp_path: Path) -> None:
+def test_random_writes_and_failures_converge(tmp_path: Path) -> None:
     chance = random.Random(3)
     ways = [refuses(500), takes_and_leaves]
     with receiving() as receiver, telling(tmp_path, receiver, webhook_batch=3) as told:
@@ -240,16 +242,16 @@ def test_random_writes_and_failures_come_to_the_same(tmp_path: Path) -> None:
         ({"syncers": "../x"}, "not a valid syncer name"),
     ],
 )
-def test_what_cannot_be_told_is_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_webhook_settings_are_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         make_syncers(Settings(**options))
 
 
-def test_nobody_is_told_at_first() -> None:
+def test_no_webhook_by_default() -> None:
     assert make_syncers(Settings()) is None
 
 
-def test_the_secret_has_no_option() -> None:
+def test_the_secret_has_no_command_line_option() -> None:
     refused = command("serve", "--webhook-secret", "secret")
     assert refused.code != 0
     assert "no such option" in refused.err.lower()

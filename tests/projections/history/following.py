@@ -1,4 +1,4 @@
-"""Stores whose history is kept, and short ways to ask it."""
+"""Stores with a history, and shortcuts to query it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Kept:
         return self.historian.of(self.store)
 
     def caught_up(self) -> None:
-        """Wait until the history has seen the newest commit."""
+        """Wait until the history has applied the newest commit."""
         assert self.follower.wait(self.store.state.sequence, PATIENCE), self.follower.error
 
     def versions(self, node_id: str) -> list[tuple[int, int, int | None]]:
-        """Version, first and last commit of each state of a node, newest first."""
+        """Return version, first and last commit of each state of a node, newest first."""
         states = self.follower.look(lambda history: history.node_states(node_id, 1 << 60, 1000))
         return [(state.row.version, state.first, state.last) for state in states]
 
@@ -42,17 +42,17 @@ class Kept:
         return self.follower.look(lambda history: history.oldest)
 
     def ids(self, at: int) -> list[str]:
-        """The nodes as of a commit."""
+        """Return the nodes as of a commit."""
         return [state.row.id for state in self.follower.look(lambda history: history.nodes_at(at, None, None, 10_000))]
 
     def keys(self, at: int) -> list[EdgeKey]:
-        """The edges as of a commit."""
+        """Return the edges as of a commit."""
         return [state.row.key for state in self.follower.look(lambda history: history.edges_at(at, ("", "", ""), 1000))]
 
 
 @contextmanager
 def kept(data: Path, **options: Any) -> Generator[Kept]:
-    """A store with a history; all is closed at the end, as the server closes it."""
+    """Yield a store with a history; everything is closed at the end, as the server does."""
     with closing(Historian()) as historian, StorePool(settings(data, **options)) as pool:
         pool.companions.append(historian)
         with pool.lease(NAME, create=True) as store:
@@ -60,5 +60,5 @@ def kept(data: Path, **options: Any) -> Generator[Kept]:
 
 
 def node(node_id: str, content: str, node_type: str | None = "t", attributes: str | None = None) -> WriteBatch:
-    """An upsert of one node."""
+    """Return an upsert of one node."""
     return WriteBatch(nodes=[NodePut(0, node_id, node_type, content, attributes)])

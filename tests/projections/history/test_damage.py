@@ -1,4 +1,4 @@
-"""A history that is the only copy of the past, damaged in every page: what is whole stays, and what is not is named."""
+"""Damage to a history that is the only copy of the past: intact content survives, and losses are reported as gaps."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tests.stores.writing import NAME, flip, layout, settings, until, write
 NODES = 30
 COMMITS = 60
 DISTANCE = 1 if is_thorough() else 5
-"""Of the pages each so-manieth is damaged."""
+"""Every n-th page is damaged."""
 ALL = 100_000
 Harm = Callable[[Path], object]
 
 
 class Answers(NamedTuple):
-    """What was answered to each question, and to which it was refused."""
+    """Results of all queries, and messages of those that are refused."""
 
     found: dict[Any, Any]
     refused: dict[Any, str]
@@ -48,7 +48,7 @@ class Answers(NamedTuple):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, Any]]:
-    """A store whose journal has gone, and all that its history answers."""
+    """Return a store whose journal is truncated, and all results from its history."""
     data = tmp_path_factory.mktemp("filled")
     with kept(data, **SMALL_JOURNAL) as of:
         fill(of)
@@ -70,7 +70,7 @@ def fill(of: Kept) -> None:
 
 
 def answers(of: Kept) -> Answers:
-    """Everything that can be asked of it, as of each commit and of each node."""
+    """Query everything, as of each commit and for each node."""
     last = of.store.state.sequence
     asked: dict[Any, Callable[[History], Any]] = {
         ("states", each): lambda history, each=each: history.node_states(each, FOREVER, ALL) for each in _ids()
@@ -98,7 +98,7 @@ def _as_of(history: History, at: int) -> Any:
 
 
 def harmed(filled: Path, target: Path, harm: Harm) -> Answers:
-    """What is answered of a copy whose history was harmed, once it has come back."""
+    """Return the results from a copy with a damaged history, after recovery."""
     shutil.copytree(filled, target)
     harm(layout(target).history)
     with kept(target, **SMALL_JOURNAL) as of:
@@ -119,7 +119,7 @@ def flip_in(page: int, source: random.Random) -> Harm:
     return harm
 
 
-def test_no_flipped_bit_in_any_page_goes_unnoticed(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
+def test_a_flipped_bit_in_any_page_is_detected(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
     data, before = filled
     source = random.Random(3)
     pages = layout(data).history.stat().st_size // HISTORY_PAGE_BYTES
@@ -173,7 +173,7 @@ def overwritten(path: Path) -> None:
         overwritten,
     ],
 )
-def test_a_file_that_is_not_what_it_was_is_noticed(
+def test_a_replaced_or_truncated_file_is_detected(
     filled: tuple[Path, dict[Any, Any]], tmp_path: Path, harm: Harm
 ) -> None:
     data, before = filled
@@ -185,7 +185,7 @@ def test_a_file_that_is_not_what_it_was_is_noticed(
     assert found.damage is not None
 
 
-def test_what_is_missing_stays_named_after_a_restart_and_new_states_are_kept(
+def test_gaps_persist_across_a_restart_and_new_states_are_stored(
     filled: tuple[Path, dict[Any, Any]], tmp_path: Path
 ) -> None:
     data, before = filled
@@ -202,9 +202,7 @@ def test_what_is_missing_stays_named_after_a_restart_and_new_states_are_kept(
         assert of.versions("n1" * 2) == []
 
 
-def test_a_second_salvage_still_names_what_the_first_one_missed(
-    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
-) -> None:
+def test_a_second_salvage_keeps_the_gaps_of_the_first(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
     shutil.copytree(filled[0], tmp_path, dirs_exist_ok=True)
     path = layout(tmp_path).history
     halved(path)
@@ -215,7 +213,7 @@ def test_a_second_salvage_still_names_what_the_first_one_missed(
     assert gaps_of(path) == named
 
 
-def test_an_older_copy_goes_on_where_the_journal_does(tmp_path: Path) -> None:
+def test_an_older_copy_catches_up_from_the_journal(tmp_path: Path) -> None:
     with kept(tmp_path / "older") as of:
         write(of.store, node("a", "1"), node("a", "2"))
         of.caught_up()
@@ -231,7 +229,7 @@ def test_an_older_copy_goes_on_where_the_journal_does(tmp_path: Path) -> None:
         assert of.follower.damage is None
 
 
-def test_an_older_copy_that_nothing_leads_on_from_has_a_gap(tmp_path: Path) -> None:
+def test_an_older_copy_beyond_the_journal_has_a_gap(tmp_path: Path) -> None:
     with kept(tmp_path / "older", **SMALL_JOURNAL) as of:
         write(of.store, node("a", "1"), node("a", "2"), node("b", "1"))
         of.caught_up()
@@ -254,7 +252,7 @@ def test_an_older_copy_that_nothing_leads_on_from_has_a_gap(tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[Any, Any]]:
-    """A store with a part of its commits in the journal, an older copy of its folder, and what it answers."""
+    """Return a store with part of its commits in the journal, an older copy of its folder, and all query results."""
     root = tmp_path_factory.mktemp("trimmed")
     data, older = root / "data", root / "older"
     with kept(data, **SMALL_JOURNAL) as of:
@@ -276,7 +274,7 @@ SEEN_BY_COPY, LOST_UNTIL, LAST = 5, 9, 12
 
 
 def every_answer(of: Kept) -> dict[Any, Any]:
-    """The nodes as of each commit, by sequence and by time, and the states of each node; or how it is refused."""
+    """Return the nodes as of each commit, by sequence and by time, and the states of each node, or the errors."""
     times = {at: of.follower.look(lambda history, at=at: history.time_of(at)) for at in range(LAST + 1)}
 
     def asked(question: Callable[[], Any]) -> Any:
@@ -295,12 +293,12 @@ def every_answer(of: Kept) -> dict[Any, Any]:
 
 
 def compared(data: Path, before: dict[Any, Any]) -> tuple[set[Any], str | None]:
-    """The questions that a folder refuses, each with a gap's name; all others are answered as before."""
+    """Return the queries that a folder refuses because of a gap; all others must have the previous results."""
     with kept(data, **SMALL_JOURNAL) as of:
         of.caught_up()
         now = every_answer(of)
         times = [each for each in before if isinstance(each, str) and each.startswith("2")]
-        # Of lost commits the times are unknown, so those of the undamaged store are asked for.
+        # Times of lost commits are unknown, so those of the undamaged store are used.
         for each in times:
             try:
                 follower, at = AsOfMoment(of.historian, each).of(of.store)
@@ -317,21 +315,21 @@ def compared(data: Path, before: dict[Any, Any]) -> tuple[set[Any], str | None]:
         )
 
 
-def test_a_history_that_is_gone_with_its_checksums_is_a_named_gap(
+def test_a_history_deleted_with_its_checksums_becomes_a_gap(
     trimmed: tuple[Path, Path, dict[Any, Any]], tmp_path: Path
 ) -> None:
     data = shutil.copytree(trimmed[0], tmp_path / "data")
     for path in layout(data).root.glob("history.sqlite*"):
         path.unlink()
     refused, damage = compared(data, trimmed[2])
-    # Of o3 and m there was one version only; it is known when o3 was deleted.
+    # Nodes o3 and m had one version only; the deletion of o3 is known.
     assert refused == {*range(1, LOST_UNTIL), "o0", "o1", "o2", "n"}
     assert damage is not None
     assert "the file was missing" in damage
 
 
 @pytest.mark.parametrize("with_checksums", [False, True])
-def test_an_older_copy_takes_what_the_journal_has_and_names_the_rest(
+def test_an_older_copy_applies_the_journal_and_reports_gaps(
     trimmed: tuple[Path, Path, dict[Any, Any]], tmp_path: Path, *, with_checksums: bool
 ) -> None:
     data = shutil.copytree(trimmed[0], tmp_path / "data")
@@ -347,9 +345,7 @@ def test_an_older_copy_takes_what_the_journal_has_and_names_the_rest(
         assert f"an older copy: it ends at sequence {SEEN_BY_COPY}, its checksums at sequence {LAST}" in damage
 
 
-def test_a_file_without_checksums_is_sealed_when_it_is_opened(
-    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
-) -> None:
+def test_a_file_without_checksums_is_sealed_at_opening(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
     def unseal(path: Path) -> None:
         path.with_name("history.sqlite-pages").unlink()
 
@@ -364,7 +360,7 @@ def test_a_file_without_checksums_is_sealed_when_it_is_opened(
     assert "pages do not match their checksums: 10" in fault.reason
 
 
-def test_a_history_that_goes_while_it_is_open_comes_back(tmp_path: Path) -> None:
+def test_a_history_deleted_while_open_is_restored(tmp_path: Path) -> None:
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         fill(of)
         before = answers(of).found
@@ -376,7 +372,7 @@ def test_a_history_that_goes_while_it_is_open_comes_back(tmp_path: Path) -> None
         assert answers(of).found == before
 
 
-def test_the_scrub_finds_damage_before_a_reader_does(tmp_path: Path) -> None:
+def test_scrub_detects_damage_before_a_reader_does(tmp_path: Path) -> None:
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         fill(of)
         before = answers(of).found
@@ -398,7 +394,7 @@ def test_the_scrub_finds_damage_before_a_reader_does(tmp_path: Path) -> None:
         assert found == {key: before[key] for key in found}
 
 
-def test_pages_are_read_as_sqlite_reads_them(filled: tuple[Path, dict[Any, Any]]) -> None:
+def test_pages_are_parsed_as_sqlite_does(filled: tuple[Path, dict[Any, Any]]) -> None:
     path = layout(filled[0]).history
     pages, unread = DatabasePages(path, frozenset()), list[UnreadPage]()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
@@ -409,7 +405,7 @@ def test_pages_are_read_as_sqlite_reads_them(filled: tuple[Path, dict[Any, Any]]
     assert not unread
 
 
-def test_doctor_names_damage_and_saves_what_is_whole(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
+def test_doctor_reports_damage_and_salvages_intact_content(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
     data = shutil.copytree(filled[0], tmp_path / "data")
 
     def found(*, salvage: bool = False) -> tuple[bool, list[str]]:
@@ -430,9 +426,7 @@ def test_doctor_names_damage_and_saves_what_is_whole(filled: tuple[Path, dict[An
     assert "it has gaps" in after or "all pages are intact" in after
 
 
-def test_stats_say_what_is_missing_and_how_far_the_scrub_is(
-    filled: tuple[Path, dict[Any, Any]], tmp_path: Path
-) -> None:
+def test_stats_report_gaps_and_scrub_progress(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
     shutil.copytree(filled[0], tmp_path, dirs_exist_ok=True)
     halved(layout(tmp_path).history)
     with kept(tmp_path, **SMALL_JOURNAL) as of:

@@ -32,7 +32,7 @@ def content_as_of(of: Kept, node_id: str, as_of: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three versions of one node, which is deleted and made again, and an edge."""
+    """Return a store with three versions of one node, which is deleted and created again, and an edge."""
     data = tmp_path_factory.mktemp("left")
     with kept(data) as of:
         write(of.store, *(node("a", f"text {number}") for number in range(3)), WriteBatch(delete_nodes=["a"]))
@@ -43,14 +43,14 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def filled(left: Path, tmp_path: Path) -> Path:
-    """A copy of it in the test's folder."""
+    """Return a copy of that store in the test's folder."""
     return shutil.copytree(left, tmp_path, dirs_exist_ok=True)
 
 
 VERSIONS = [(4, 5, None), (3, 3, 4), (2, 2, 3), (1, 1, 2)]
 
 
-def test_it_follows_and_goes_on_after_a_restart(filled: Path) -> None:
+def test_history_follows_the_journal_across_a_restart(filled: Path) -> None:
     with kept(filled) as of:
         of.caught_up()
         assert of.versions("a") == VERSIONS
@@ -60,7 +60,7 @@ def test_it_follows_and_goes_on_after_a_restart(filled: Path) -> None:
         assert of.oldest() == 0
 
 
-def test_what_was_written_while_histories_were_off_is_taken_from_the_journal(filled: Path) -> None:
+def test_writes_while_history_was_off_are_applied_from_the_journal(filled: Path) -> None:
     with opened(filled) as store:
         write(store, node("a", "meanwhile"), node("a", "and again"))
     with kept(filled) as of:
@@ -68,7 +68,7 @@ def test_what_was_written_while_histories_were_off_is_taken_from_the_journal(fil
         assert of.versions("a") == [(6, 7, None), (5, 6, 7), (4, 5, 6), *VERSIONS[1:]]
 
 
-def test_an_unclean_close_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+def test_an_unclean_close_neither_loses_nor_duplicates_states(tmp_path: Path) -> None:
     data, copied = tmp_path / "data", tmp_path / "copied"
     with kept(data) as of:
         for number in range(30):
@@ -83,7 +83,7 @@ def test_an_unclean_close_loses_nothing_and_doubles_nothing(tmp_path: Path) -> N
         assert of.versions("a") == [(n, n, end) for n, end in zip(range(30, 0, -1), last, strict=True)]
 
 
-def test_beyond_the_journals_reach_the_past_is_a_gap(tmp_path: Path) -> None:
+def test_commits_beyond_the_journal_become_a_gap(tmp_path: Path) -> None:
     with opened(tmp_path, **SMALL_JOURNAL) as store:
         for number in range(12):
             write(store, node("a", f"{number} {LARGE}"), batch("b", edges=[("a", "b", "R")]))
@@ -107,7 +107,7 @@ def test_beyond_the_journals_reach_the_past_is_a_gap(tmp_path: Path) -> None:
         assert content_as_of(of, "b", str(last)) == "last"
 
 
-def test_a_history_that_is_behind_keeps_the_journal_that_it_needs(tmp_path: Path) -> None:
+def test_a_lagging_history_retains_the_journal(tmp_path: Path) -> None:
     with kept(tmp_path, **SMALL_JOURNAL) as of, held_up(of):
         for number in range(12):
             write(of.store, node("a", f"{number} {LARGE}"))
@@ -119,7 +119,7 @@ def test_a_history_that_is_behind_keeps_the_journal_that_it_needs(tmp_path: Path
         of.caught_up()
         assert of.oldest() == 0
         assert [version for version, *_ in of.versions("a")] == list(range(12, 0, -1))
-        # Once it has seen them, the journal may go.
+        # Once the history has applied them, the journal may be truncated.
         for number in range(12):
             write(of.store, node("a", f"again {number} {LARGE}"))
             of.caught_up()
@@ -130,7 +130,7 @@ def test_a_history_that_is_behind_keeps_the_journal_that_it_needs(tmp_path: Path
 
 
 class held_up:  # noqa: N801 - used as a function
-    """Another connection holds the file's lock, so that the history cannot get on until the end of the block."""
+    """Lock on the file held by another connection, so that the history cannot advance within the block."""
 
     def __init__(self, of: Kept) -> None:
         of.caught_up()
@@ -143,10 +143,10 @@ class held_up:  # noqa: N801 - used as a function
         self._other.close()
 
 
-def test_a_lock_is_no_damage(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_not_treated_as_damage(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.history.history.HISTORY_LOCK_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.1)
-    # Captured, since a log that is not configured shows tracebacks in color, which takes seconds.
+    # Captured, because an unconfigured log renders tracebacks in color, which takes seconds.
     with capture_log(event="index_step_failed") as lines, kept(filled) as of:
         with held_up(of):
             write(of.store, node("a", "more"))
@@ -158,7 +158,7 @@ def test_a_lock_is_no_damage(filled: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "cut to nothing", "head flipped", "foreign", "another database"])
-def test_a_damaged_file_is_made_anew_from_the_journal(filled: Path, harm: str) -> None:
+def test_a_damaged_file_is_rebuilt_from_the_journal(filled: Path, harm: str) -> None:
     path = history_file(filled)
     match harm:
         case "gone":
@@ -181,7 +181,7 @@ def test_a_damaged_file_is_made_anew_from_the_journal(filled: Path, harm: str) -
         assert of.keys(5) == [("a", "b", "R")]
 
 
-def test_a_flipped_byte_in_a_state_is_noticed_before_a_reader_meets_it(filled: Path) -> None:
+def test_a_corrupted_state_is_detected_before_a_read(filled: Path) -> None:
     path = history_file(filled)
     flip(path, path.read_bytes().index(b"text 1"))
     with kept(filled) as of:
@@ -190,7 +190,7 @@ def test_a_flipped_byte_in_a_state_is_noticed_before_a_reader_meets_it(filled: P
         assert of.versions("a") == VERSIONS
 
 
-def test_damage_that_following_meets_is_overcome(filled: Path) -> None:
+def test_damage_found_while_following_is_repaired(filled: Path) -> None:
     with closing(sqlite3.connect(history_file(filled))) as other:
         page_size, pages = (other.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count"))
         root = other.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'moment'").fetchone()[0]
@@ -204,7 +204,7 @@ def test_damage_that_following_meets_is_overcome(filled: Path) -> None:
         assert of.versions("a") == [(5, 6, None), (4, 5, 6), *VERSIONS[1:]]
 
 
-def test_readers_at_one_moment_see_the_same_while_others_write(tmp_path: Path) -> None:
+def test_reads_as_of_a_commit_are_stable_during_writes(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number}" for number in range(50)), edges=[("n0", "n1", "R")]))
         of.caught_up()
@@ -229,7 +229,7 @@ def _write_on(of: Kept, over: threading.Event) -> None:
         write(of.store, node("n1", f"{number}"), WriteBatch(delete_nodes=[f"n{number % 50}"]), batch(f"n{number % 50}"))
 
 
-def test_a_dropped_store_takes_its_history_along(tmp_path: Path) -> None:
+def test_dropping_a_store_deletes_its_history(tmp_path: Path) -> None:
     with closing(Historian()) as historian, StorePool(settings(tmp_path)) as pool:
         pool.companions.append(historian)
         for content in ("first", "second"):

@@ -1,4 +1,4 @@
-"""Pruning gives the disk back, and what follows many large states takes them a few at a time."""
+"""Pruning returns disk space, and large states are processed in small batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGE = 200_000
 
 
 def states(count: int = STATES) -> Iterator[ChangeSet]:
-    """Commits that write one node with a text of which little can be saved."""
+    """Yield commits that write one node with incompressible text."""
     source = random.Random(7)
     for at in range(1, count + 1):
         row = NodeRow("a", "t", b64encode(source.randbytes(LARGE * 4 // 5)).decode(), "{}", at, at, 1, at)
@@ -45,22 +45,22 @@ def filled(path: Path) -> History:
     return history
 
 
-def without_giving_back(path: Path) -> None:
-    """A file as they were made before pages could be given back one by one."""
+def create_without_incremental_vacuum(path: Path) -> None:
+    """Create a file as older versions did, without incremental vacuum."""
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(HISTORY_SCHEMA.replace("PRAGMA auto_vacuum = INCREMENTAL;", ""))
 
 
 def bytes_of(path: Path) -> int:
-    """Size of a file with its log."""
+    """Return the size of a file with its log."""
     return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*") if not each.name.endswith("-shm"))
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_pruning_gives_the_disk_back(tmp_path: Path, *, old: bool) -> None:
+def test_pruning_returns_disk_space(tmp_path: Path, *, old: bool) -> None:
     path = tmp_path / "history.sqlite"
     if old:
-        without_giving_back(path)
+        create_without_incremental_vacuum(path)
     with closing(filled(path)) as history:
         assert bytes_of(path) > STATES * LARGE // 2
         assert history.prune(STATES - 1) == STATES - 2
@@ -69,9 +69,9 @@ def test_pruning_gives_the_disk_back(tmp_path: Path, *, old: bool) -> None:
     assert bytes_of(path) < 4 * LARGE
 
 
-def test_an_old_file_is_not_written_anew_for_a_little(tmp_path: Path) -> None:
+def test_an_old_file_is_not_rewritten_for_little_free_space(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    without_giving_back(path)
+    create_without_incremental_vacuum(path)
     with closing(filled(path)) as history:
         before = path.stat().st_size
         history.prune(STATES // 4)
@@ -80,7 +80,7 @@ def test_an_old_file_is_not_written_anew_for_a_little(tmp_path: Path) -> None:
         assert path.stat().st_size < 4 * LARGE
 
 
-def test_who_reads_meanwhile_goes_on_in_what_was(tmp_path: Path) -> None:
+def test_concurrent_reads_continue_during_pruning(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     count = "SELECT count(*), sum(length(row)) FROM node"
     with closing(filled(path)) as history, closing(sqlite3.connect(path)) as reader:
@@ -93,16 +93,16 @@ def test_who_reads_meanwhile_goes_on_in_what_was(tmp_path: Path) -> None:
     assert bytes_of(path) < 4 * LARGE
 
 
-def test_a_slice_holds_the_file_only_for_a_little(tmp_path: Path) -> None:
+def test_locks_are_released_between_slices(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with closing(filled(path)) as history, closing(sqlite3.connect(path, timeout=0)) as other:
         for _ in history.pruning(STATES):
-            # Nobody holds a lock between two of them.
+            # No lock is held between two slices.
             other.execute("BEGIN IMMEDIATE")
             other.execute("ROLLBACK")
 
 
-def test_large_states_that_are_over_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_ended_states_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "history.sqlite"
     filled(path).close()
     monkeypatch.setattr(reading, "ENDED_STATES_BATCH_BYTES", 3 * LARGE)
@@ -116,7 +116,7 @@ def test_large_states_that_are_over_are_read_a_few_at_a_time(tmp_path: Path, mon
     assert ends == [*range(2, STATES + 1)]
 
 
-def test_large_commits_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_commits_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "TAIL_BATCH_BYTES", 30_000)
     with opened(tmp_path) as store:
         write(store, *(batch("a", content=f"{number}" * 10_000) for number in range(10)))
@@ -127,7 +127,7 @@ def test_large_commits_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pyt
         assert seen == [*range(1, 11)]
 
 
-def test_a_history_that_takes_too_much_lets_the_oldest_go(tmp_path: Path) -> None:
+def test_an_oversized_history_prunes_its_oldest_states(tmp_path: Path) -> None:
     source = random.Random(7)
     with kept(tmp_path, history_mb=1) as of:
         for _ in range(STATES):
@@ -138,7 +138,7 @@ def test_a_history_that_takes_too_much_lets_the_oldest_go(tmp_path: Path) -> Non
         assert 0 < len(of.versions("a")) < STATES
 
 
-def test_the_present_stays_however_much_it_takes(tmp_path: Path) -> None:
+def test_current_states_are_never_pruned_by_size(tmp_path: Path) -> None:
     source = random.Random(7)
     with kept(tmp_path, history_mb=1) as of:
         for number in range(STATES):

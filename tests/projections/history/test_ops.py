@@ -32,7 +32,7 @@ def lines(of: Kept, store: str, as_of: str) -> list[bytes]:
         return sorted(line for block in stream for line in block.splitlines())
 
 
-def test_each_state_says_what_it_changed(tmp_path: Path) -> None:
+def test_each_state_lists_its_changed_fields(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(
             of.store,
@@ -55,14 +55,14 @@ def test_each_state_says_what_it_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [('{"x":null}', "{}"), ('{"x":1}', '{"x":true}'), ("{}", '{"x":null}')])
-def test_what_python_takes_for_equal_is_a_change(tmp_path: Path, before: str, after: str) -> None:
+def test_values_equal_in_python_but_not_in_json_are_changes(tmp_path: Path, before: str, after: str) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "", attributes=before), node("a", "", attributes=after))
         (newest, _) = history_of(of, "a")
         assert [change.path for change in newest.diff] == ["attributes.x"]
 
 
-def test_deleted_and_made_again(tmp_path: Path) -> None:
+def test_a_node_deleted_and_created_again(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"), node("a", "2"), WriteBatch(delete_nodes=["a"]), node("b", ""), node("a", "3"))
         states = history_of(of, "a")
@@ -79,7 +79,7 @@ def test_deleted_and_made_again(tmp_path: Path) -> None:
             node_of(graph_of(of.pool, NAME), "a")
 
 
-def test_deleted_and_made_again_in_one_write(tmp_path: Path) -> None:
+def test_a_node_deleted_and_created_again_in_one_write(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         once = WriteBatch(delete_nodes=["a"], nodes=node("a", "2").nodes)
         write(of.store, node("a", "1"), once)
@@ -102,7 +102,7 @@ def paged(of: Kept, node_id: str, limit: int) -> list[NodeState]:
         before = page.next_before
 
 
-def test_pages_hold_every_state_once(tmp_path: Path) -> None:
+def test_pagination_returns_every_state_once(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, *(node("a", f"{number}") for number in range(25)))
         whole = history_of(of, "a")
@@ -111,7 +111,7 @@ def test_pages_hold_every_state_once(tmp_path: Path) -> None:
             assert paged(of, "a", limit) == whole
 
 
-def test_what_history_refuses(tmp_path: Path) -> None:
+def test_history_rejects_invalid_requests(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"))
         with pytest.raises(NotFound, match="'never'"):
@@ -131,7 +131,7 @@ def test_a_version_is_a_state_of_the_node(tmp_path: Path) -> None:
             assert (found.outgoing, found.incoming) == ([], [])
 
 
-def test_revert_writes_a_new_state(tmp_path: Path) -> None:
+def test_revert_creates_a_new_state(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "one", "x", '{"n":1}'), node("a", "", "y", "{}"))
         answer = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=1)).result(
@@ -149,7 +149,7 @@ def test_revert_writes_a_new_state(tmp_path: Path) -> None:
         assert (again.nodes_unchanged, again.sequence) == (1, 4)
 
 
-def test_revert_brings_a_deleted_node_back(tmp_path: Path) -> None:
+def test_revert_restores_a_deleted_node(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "one"), node("a", "two"), WriteBatch(delete_nodes=["a"]))
         answer = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=2)).result(
@@ -159,14 +159,14 @@ def test_revert_brings_a_deleted_node_back(tmp_path: Path) -> None:
         assert node_of(graph_of(of.pool, NAME), "a").node.content == "two"
 
 
-def test_a_moment_that_is_yet_to_come_is_now(tmp_path: Path) -> None:
+def test_a_future_as_of_is_the_current_state(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"), node("a", "2"))
         for as_of in ("2", "3", "999999999999999999", "9999-12-31T23:59:59Z"):
             assert node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of).node.content == "2"
 
 
-def test_before_the_first_commit_there_was_nothing(tmp_path: Path) -> None:
+def test_the_store_is_empty_as_of_before_its_first_commit(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch("a", "b", edges=[("a", "b", "R")]))
         for as_of in ("0", "1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z"):
@@ -181,14 +181,14 @@ def test_before_the_first_commit_there_was_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_of", ["", " 1", "-1", "1.0", "1e3", "²", "yesterday", "2025-07-15", "1" * 19])
-def test_what_is_no_moment(tmp_path: Path, as_of: str) -> None:
+def test_an_invalid_as_of_is_rejected(tmp_path: Path, as_of: str) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"))
         with pytest.raises(InvalidInput, match="as_of: must be a sequence or a time"):
             node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of)
 
 
-def test_without_a_history_only_the_present_can_be_read(tmp_path: Path) -> None:
+def test_without_a_history_only_the_current_state_is_readable(tmp_path: Path) -> None:
     with opened(tmp_path), kept(tmp_path / "other") as of:
         write(of.store, node("a", "1"))
         for ask in (
@@ -209,7 +209,7 @@ def test_without_a_history_only_the_present_can_be_read(tmp_path: Path) -> None:
         )
 
 
-def test_changes_page_by_page(tmp_path: Path) -> None:
+def test_pagination_of_changes(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, *(node("a", f"{number}") for number in range(7)))
         write(of.store, batch("b", edges=[("a", "b", "R")]), WriteBatch(delete_nodes=["b"]))
@@ -231,14 +231,14 @@ def test_changes_page_by_page(tmp_path: Path) -> None:
         )
 
 
-def test_of_a_large_change_only_the_number_is_told(tmp_path: Path) -> None:
+def test_a_large_change_reports_only_its_size(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number}" for number in range(1001))))
         (entry,) = changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes
         assert (entry.rows, entry.truncated, entry.nodes_created) == (1001, True, [])
 
 
-def test_changes_that_the_journal_no_longer_has(tmp_path: Path) -> None:
+def test_changes_beyond_the_journal(tmp_path: Path) -> None:
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         for number in range(12):
             write(of.store, node("a", f"{number} {'x' * 250_000}"))
@@ -254,7 +254,7 @@ def test_changes_that_the_journal_no_longer_has(tmp_path: Path) -> None:
         assert len(history_of(of, "a")) == 12, "the history has them all the same"
 
 
-def test_restore_makes_an_equal_store(tmp_path: Path) -> None:
+def test_restore_creates_an_equal_store(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"), node("a", "2", attributes='{"x":[1,"ü"]}'))
         write(of.store, batch("b", "ü/\n", edges=[("a", "b", "R"), ("b", "b", "self")]), node("b", "text"))
@@ -271,7 +271,7 @@ def test_restore_makes_an_equal_store(tmp_path: Path) -> None:
         assert of.store.state.sequence == 6
 
 
-def test_restore_of_a_whole_store_has_the_same_digest_of_contents(tmp_path: Path) -> None:
+def test_restore_of_a_complete_store_has_the_same_content_digest(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         nodes = [f"n{number}" for number in range(6000)]
         write(of.store, batch(*nodes, edges=[(a, b, "R") for a, b in pairwise(nodes)]))
@@ -280,7 +280,7 @@ def test_restore_of_a_whole_store_has_the_same_digest_of_contents(tmp_path: Path
         assert lines(of, "then", f"{answer.sequence}") == lines(of, NAME, "1")
 
 
-def test_restore_never_writes_into_a_store_that_is_there(tmp_path: Path) -> None:
+def test_restore_never_writes_into_an_existing_store(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"))
         for into in (NAME, "other"):
@@ -296,7 +296,7 @@ def test_restore_never_writes_into_a_store_that_is_there(tmp_path: Path) -> None
             node_of(graph_of(of.pool, "new"), "a")
 
 
-def test_a_restore_that_fails_midway_leaves_no_store(tmp_path: Path) -> None:
+def test_a_failed_restore_leaves_no_store(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch("a", "b", edges=[("a", "b", "R")]))
         of.caught_up()

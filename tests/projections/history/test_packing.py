@@ -1,4 +1,4 @@
-"""Rows in the history take less than they are, come back as they were, and older ones are read as they stand."""
+"""Packed rows of the history: smaller than the originals, lossless, and compatible with rows of older versions."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ EDGES = [
     *map(an_edge, (0.0, -0.0, 1.0, 0.25, -3.0, 65_535.0, 1e300, float("inf"))),
     an_edge(own='{"k":[1,2]}'),
     an_edge(extras=EdgeExtras(created_by="me", ordinal=4)),
-    # Times that are written otherwise than kgserve does.
+    # Times in a format that kgserve does not write.
     EdgeRow("a", "b", "R", 1.0, edge_attributes("2024-01-01T00:00:00Z", "2024-01-01T01:00:00+01:00", "{}"), 3, 7),
 ]
 
 
 @pytest.mark.parametrize("row", NODES)
-def test_a_node_comes_back_as_it_was(row: NodeRow) -> None:
+def test_a_node_round_trips(row: NodeRow) -> None:
     assert packing.node(*packing.stored_node(row), row.id, row.type, row.version) == row
 
 
 @pytest.mark.parametrize("row", EDGES, ids=repr)
-def test_an_edge_and_a_link_come_back_as_they_were(row: EdgeRow) -> None:
+def test_edges_and_links_round_trip(row: EdgeRow) -> None:
     found = packing.edge(*packing.stored_edge(row), *row.key, row.version)
     assert repr(found) == repr(row)
     assert packing.edge(*packing.stored_edge(row), *row.key, row.version) == row
@@ -53,12 +53,12 @@ def test_an_edge_and_a_link_come_back_as_they_were(row: EdgeRow) -> None:
     assert packing.link(*packing.stored_link(link), *row.key, row.version, "other") == link
 
 
-def test_it_takes_less() -> None:
+def test_packed_rows_are_smaller() -> None:
     assert len(packing.stored_edge(an_edge()).content) < 20
     assert len(packing.stored_node(a_node("word " * 1_000)).content) < 500
 
 
-def test_what_does_not_fit_is_noticed_in_row_and_columns() -> None:
+def test_checksum_mismatches_in_row_and_columns_are_detected() -> None:
     content, sum_ = packing.stored_edge(an_edge())
     assert packing.edge(content, sum_, "a", "b", "R", 3) == an_edge()
     assert packing.edge(content, sum_, "a", "c", "R", 3) is None
@@ -67,8 +67,8 @@ def test_what_does_not_fit_is_noticed_in_row_and_columns() -> None:
     assert packing.edge(None, sum_, "a", "b", "R", 3) is None
 
 
-def test_a_file_from_before_is_read_and_goes_on(tmp_path: Path) -> None:
-    """Its rows are whole ones, with the checksum of these bytes alone."""
+def test_a_file_of_an_older_version_is_read_and_continued(tmp_path: Path) -> None:
+    """Its rows are plain MessagePack, with a checksum of these bytes only."""
     path = tmp_path / "history.sqlite"
     encode = msgspec.msgpack.Encoder().encode
     rows = a_node(), an_edge(), LinkRow("other", an_edge())

@@ -1,4 +1,4 @@
-"""What becomes of a history that is not kept for ever: by settings, and when somebody asks for it."""
+"""Pruning of a history, by settings and on request."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def keeping(history: Keeping) -> Callable[[StoreSettings], StoreSettings]:
 
 
 def fill(of: Kept, versions: int = VERSIONS) -> None:
-    """Versions of one node, and an edge that changes with each."""
+    """Write versions of one node, and an edge that changes with each."""
     for number in range(versions):
         write(of.store, node("a", f"text {number}"), batch("b", edges=[("a", "b", "R")]))
     of.caught_up()
 
 
 def make_older(data: Path, days: float) -> None:
-    """As if everything in the history had been recorded so many days earlier."""
+    """Backdate everything in the history by some days."""
     shift = int(days * DAY_MICROSECONDS)
     with closing(sqlite3.connect(layout(data).root / "history.sqlite")) as file, file:
         file.execute("UPDATE moment SET time = time - ?", (shift,))
         for table in ("node", "edge"):
             statement = f"UPDATE {table} SET started = started - ?, ended = ended - ?"  # noqa: S608 - two names
             file.execute(statement, (shift, shift))
-    # Its pages are not what they were sealed as.
+    # The pages no longer match their seal.
     (layout(data).root / "history.sqlite-pages").unlink()
 
 
@@ -62,7 +62,7 @@ def content(of: Kept, as_of: str) -> str | None:
     return node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of).node.content
 
 
-def test_days_are_kept_when_the_store_opens(tmp_path: Path) -> None:
+def test_expired_states_are_pruned_when_the_store_opens(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
         middle = of.store.state.sequence
@@ -85,7 +85,7 @@ def test_days_are_kept_when_the_store_opens(tmp_path: Path) -> None:
         assert len(of.versions("a")) == VERSIONS + 1, "those of the last 30 days stay"
 
 
-def test_days_are_kept_when_they_are_chosen_and_when_time_has_passed(tmp_path: Path) -> None:
+def test_expired_states_are_pruned_after_settings_change_and_periodically(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
     make_older(tmp_path, 10)
@@ -103,7 +103,7 @@ def test_days_are_kept_when_they_are_chosen_and_when_time_has_passed(tmp_path: P
             until(lambda: len(of.versions("a")) == 1)
 
 
-def test_an_idle_store_is_left_in_peace(tmp_path: Path) -> None:
+def test_an_idle_store_is_not_pruned(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
         of.store.change_settings(keeping(1))
@@ -111,7 +111,7 @@ def test_an_idle_store_is_left_in_peace(tmp_path: Path) -> None:
         assert of.follower.step() is False
 
 
-def test_pruning_when_asked(tmp_path: Path) -> None:
+def test_pruning_on_request(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
         last = of.store.state.sequence
@@ -128,14 +128,14 @@ def test_pruning_when_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["soon", "-1", "3 d", "2025-07-15", "d", "", "٣"])
-def test_a_moment_that_is_none(tmp_path: Path, before: str) -> None:
+def test_an_invalid_moment_is_rejected(tmp_path: Path, before: str) -> None:
     with kept(tmp_path) as of:
         fill(of, 1)
         with pytest.raises(InvalidInput, match="before: "):
             prune(of, before)
 
 
-def test_pruning_beyond_the_last_commit_keeps_the_present(tmp_path: Path) -> None:
+def test_pruning_beyond_the_last_commit_keeps_current_states(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
         last = of.store.state.sequence
@@ -145,7 +145,7 @@ def test_pruning_beyond_the_last_commit_keeps_the_present(tmp_path: Path) -> Non
         assert content(of, str(last + 1)) == "text 0"
 
 
-def test_an_export_of_a_moment_that_is_being_pruned_does_not_end_as_if_it_were_whole(tmp_path: Path) -> None:
+def test_an_export_fails_when_its_commit_is_pruned_meanwhile(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number:05}" for number in range(6_000))))
         fill(of)
@@ -157,7 +157,7 @@ def test_an_export_of_a_moment_that_is_being_pruned_does_not_end_as_if_it_were_w
                 next(blocks)
 
 
-def test_what_was_pruned_needs_no_journal(tmp_path: Path) -> None:
+def test_pruned_states_do_not_retain_the_journal(tmp_path: Path) -> None:
     large = "x" * 250_000
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         of.store.change_settings(keeping("none"))
@@ -173,7 +173,7 @@ def test_what_was_pruned_needs_no_journal(tmp_path: Path) -> None:
         assert of.oldest() == of.store.state.sequence
 
 
-def test_turned_on_again_it_does_not_take_up_what_the_journal_still_has(tmp_path: Path) -> None:
+def test_reenabled_history_ignores_earlier_commits_in_the_journal(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of, 3)
         of.store.change_settings(keeping("none"))
@@ -190,7 +190,7 @@ def test_turned_on_again_it_does_not_take_up_what_the_journal_still_has(tmp_path
 
 
 def oldest(of: Kept) -> int:
-    """The first moment that is known; -1 while it is being made anew."""
+    """Return the first known commit; -1 while the history is being rebuilt."""
     try:
         return of.oldest()
     except Unavailable:
@@ -201,7 +201,7 @@ def fill_without(of: Kept) -> None:
     write(of.store, node("a", "meanwhile"))
 
 
-def test_a_store_that_is_off_has_no_file_after_a_restart(tmp_path: Path) -> None:
+def test_a_store_without_history_has_no_file_after_a_restart(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
     root, described = layout(tmp_path).root, layout(tmp_path).description()
@@ -213,7 +213,7 @@ def test_a_store_that_is_off_has_no_file_after_a_restart(tmp_path: Path) -> None
         assert not list(root.glob("history.sqlite*"))
 
 
-def test_turning_it_off_and_on_many_times_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_toggling_history_repeatedly_leaves_no_files(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
         before = len(of.store.after_commit), len(of.store.needed_from), len(of.store.after_change)
@@ -235,7 +235,7 @@ def rows(count: int, at: int, large: str = "") -> ChangeSet:
     return ChangeSet(sequence=at, time=at, digest=b"", nodes=0, edges=0, **(made if at == 1 else changed))
 
 
-def test_slices_are_small(tmp_path: Path) -> None:
+def test_pruning_slices_are_small(tmp_path: Path) -> None:
     with closing(History(tmp_path / "history.sqlite")) as history:
         for at in range(1, 5):
             history.take([rows(4_000, at)])
@@ -245,7 +245,7 @@ def test_slices_are_small(tmp_path: Path) -> None:
         assert len(history.nodes_at(3, None, None, 10_000)) == len(history.edges_at(3, ("", "", ""), 10_000)) == 4_000
 
 
-def test_slices_of_large_states_are_smaller(tmp_path: Path) -> None:
+def test_pruning_slices_of_large_states_have_fewer_states(tmp_path: Path) -> None:
     with closing(History(tmp_path / "history.sqlite")) as history:
         for at in range(1, 4):
             history.take([rows(10, at, "x" * (1 << 20))])
@@ -254,7 +254,7 @@ def test_slices_of_large_states_are_smaller(tmp_path: Path) -> None:
         assert max(slices) < 30
 
 
-def test_what_a_kill_left_of_a_pruning_goes_with_the_next(tmp_path: Path) -> None:
+def test_pruning_interrupted_by_a_kill_is_completed_by_the_next(tmp_path: Path) -> None:
     with closing(History(tmp_path / "history.sqlite")) as history:
         for at in range(1, 5):
             history.take([rows(4_000, at)])

@@ -12,14 +12,14 @@ from tests.stores.writing import batch, layout, write
 
 
 def fill(of: Kept) -> None:
-    """Five nodes, all written again in the second commit; one of them goes with the third, another changes."""
+    """Write five nodes, update all in the second commit; the third deletes one and changes another."""
     ids = [f"n{number}" for number in range(5)]
     write(of.store, batch(*ids, content="old"), batch(*ids, content="new"))
     write(of.store, WriteBatch(delete_nodes=["n1"]), node("n3", "newer"), node("m", "alone"))
     of.caught_up()
 
 
-def test_states_come_in_the_order_of_their_ends_in_pages_of_any_size(tmp_path: Path) -> None:
+def test_ended_states_are_ordered_by_end_for_any_page_size(tmp_path: Path) -> None:
     path = layout(tmp_path).root / "history.sqlite"
     with kept(tmp_path) as of:
         fill(of)
@@ -31,14 +31,14 @@ def test_states_come_in_the_order_of_their_ends_in_pages_of_any_size(tmp_path: P
                 assert (found.seen, found.oldest) == (5, 0)
                 place, reached = found.place, found.sequence
                 states += [(state.last or 0, state.row.id) for state in found.states]
-                # Nothing that had ended by then is still to come.
+                # No state that ended by then is still to be returned.
                 assert len([last for last, _ in states if last <= reached]) == sum(
                     count for last, count in ((2, 5), (3, 1), (4, 1)) if last <= reached
                 )
             assert states == [*((2, f"n{number}") for number in range(5)), (3, "n1"), (4, "n3")]
 
 
-def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_reading_continues_at_its_position(tmp_path: Path) -> None:
     path = layout(tmp_path).root / "history.sqlite"
     with kept(tmp_path) as of:
         fill(of)
@@ -52,13 +52,13 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
         assert [(state.row.content, state.first, state.last) for state in again.states] == [("alone", 5, 6)]
 
 
-def test_without_a_history_there_is_nothing_to_read(tmp_path: Path) -> None:
+def test_reading_without_a_history_returns_none(tmp_path: Path) -> None:
     assert read_ended(tmp_path / "none.sqlite", HistoryPosition(1), 10) is None
     (tmp_path / "empty.sqlite").touch()
     assert read_ended(tmp_path / "empty.sqlite", HistoryPosition(1), 10) is None
 
 
-def test_while_a_history_is_being_made_there_is_nothing_to_read(tmp_path: Path) -> None:
+def test_reading_during_creation_returns_none(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     making, row, rest = HISTORY_SCHEMA.partition("INSERT")
     with closing(sqlite3.connect(path)) as connection:

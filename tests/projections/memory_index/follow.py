@@ -1,4 +1,4 @@
-"""Random histories of memories and names, and what the memory view says of them in a form that can be compared."""
+"""Random commits of memories and names, and the content of the memory index in a comparable form."""
 
 # ruff: noqa: S608 - nothing of a caller's is put into them
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOW = 400 * DAY_MICROSECONDS
 
 
 class Writer:
-    """Writes at random, and knows what is there."""
+    """Generator of random commits with a model of the resulting state."""
 
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
@@ -31,7 +31,7 @@ class Writer:
         self.accesses: dict[str, Access] = {}
 
     def step(self) -> None:
-        """One commit."""
+        """Write one commit."""
         some = self.choice.sample(IDS, 4)
         nodes = [self._node(at, node_id) for at, node_id in enumerate(some)]
         edges = [self._edge(at) for at in range(6)]
@@ -79,11 +79,11 @@ class Writer:
         node_id, before = self.choice.choice(IDS), self.choice.choice((10, 200, 390, 450))
         return Access(node_id, self.choice.randint(1, 9), before * DAY_MICROSECONDS, self.choice.choice((0.2, 0.9)))
 
-    # What is there
+    # Current state
 
     @property
     def changes(self) -> list[ChangeSet]:
-        """All commits."""
+        """Return all commits."""
         return self.history.changes
 
     @property
@@ -97,19 +97,19 @@ class Writer:
         return [row for row in self.history.workspace.edges.values() if row is not None]
 
     def edges_of(self, node_id: str) -> Iterator[EdgeRow]:
-        """The edges of a node."""
+        """Yield the edges of a node."""
         return (row for row in self.edges if node_id in row.key[:2])
 
     def memories(self) -> dict[str, NodeRow]:
-        """The nodes that are memories."""
+        """Nodes that are memories."""
         return {node_id: row for node_id, row in self.nodes.items() if row.is_memory}
 
     def in_force(self) -> dict[str, NodeRow]:
-        """The memories that count."""
+        """Memories in force."""
         return {node_id: row for node_id, row in self.memories().items() if is_active(row)}
 
     def above(self) -> tuple[dict[str, list[str]], int, int]:
-        """What is above each memory in force, nearest first; second parents; circles."""
+        """Return the ancestors of each memory in force, nearest first; the numbers of second parents, and of cycles."""
         there = self.in_force()
         steps: dict[str, list[tuple[int, str]]] = {}
         for edge in self.edges:
@@ -117,18 +117,18 @@ class Writer:
             if edge.relation_type == "child_of" and not ends and edge.source in there and edge.target in there:
                 steps.setdefault(edge.source, []).append((edge_created_at(edge), edge.target))
         newest = {child: max(some) for child, some in steps.items()}
-        circles = {frozenset(circle) for child in newest if (circle := _circle(newest, child))}
+        circles = {frozenset(circle) for child in newest if (circle := _cycle(newest, child))}
         for circle in circles:
             del newest[max(circle, key=lambda child: (newest[child][0], child))]
-        ways = {child: _way(newest, child) for child in there}
+        ways = {child: _path_up(newest, child) for child in there}
         return ways, sum(map(len, steps.values())) - len(steps), len(circles)
 
     def worth(self, row: NodeRow, half_lives: HalfLives, now: int) -> float:
-        """The confidence of a memory at a moment."""
+        """Return the confidence of a memory at a moment."""
         return half_lives.effective(row, self.accesses.get(row.id), now)
 
     def rebuilt(self, half_lives: HalfLives = HALF_LIVES) -> Memories:
-        """A view made of what is there."""
+        """Return an index built from the current state."""
         memories = Memories(None, half_lives)
         wide = {
             node_id: row for node_id, row in self.nodes.items() if row.extras and (row.extras.name or row.is_memory)
@@ -138,15 +138,15 @@ class Writer:
         return memories
 
 
-def _circle(newest: dict[str, tuple[int, str]], child: str) -> list[str]:
-    """The circle that a memory is in."""
+def _cycle(newest: dict[str, tuple[int, str]], child: str) -> list[str]:
+    """Return the cycle that a memory belongs to."""
     way, at = [child], child
     while (step := newest.get(at)) is not None and step[1] not in way:
         way.append(at := step[1])
     return way if step is not None and step[1] == child else []
 
 
-def _way(newest: dict[str, tuple[int, str]], child: str) -> list[str]:
+def _path_up(newest: dict[str, tuple[int, str]], child: str) -> list[str]:
     way: list[str] = []
     while child in newest:
         way.append(child := newest[child][1])
@@ -154,7 +154,7 @@ def _way(newest: dict[str, tuple[int, str]], child: str) -> list[str]:
 
 
 def is_active(row: NodeRow) -> bool:
-    """Whether a memory neither has ended nor is a former version."""
+    """Return whether a memory has not ended and is not a former version."""
     extras = row.extras
     assert extras is not None
     withdrawn = extras.valid_from is not None and extras.valid_from == extras.valid_to
@@ -162,7 +162,7 @@ def is_active(row: NodeRow) -> bool:
 
 
 def contents(memories: Memories) -> dict[str, Any]:
-    """Everything that is in a view, without its own numbers."""
+    """Return the whole content of an index, without its row numbers."""
     run = memories._run
     columns = "type, created, updated, stated, stated_at, confidence, since, half, key, accessed, hash, print, layer"
     more = "source, importance, ended, belongs_to, active, start, stop"

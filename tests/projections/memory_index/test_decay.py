@@ -31,13 +31,13 @@ def test_confidence_halves_in_each_half_life(days: int, expected: float) -> None
     assert effective(Confidence(1.0, NOW - days * DAY_MICROSECONDS), NOW, MONTH) == pytest.approx(expected, abs=1e-4)
 
 
-def test_nothing_fades_without_a_half_life() -> None:
+def test_no_decay_without_a_half_life() -> None:
     assert effective(Confidence(0.7, 0), NOW, None) == 0.7
     assert key(Confidence(0.7, 0), None) >= least_key(0.7, NOW, None)
     assert key(Confidence(0.7, 0), None) < least_key(0.71, NOW, None)
 
 
-def test_a_use_adds_to_what_is_left_and_starts_anew() -> None:
+def test_an_access_adds_to_the_remainder_and_restarts_decay() -> None:
     used = add_to_remainder(Confidence(1.0, NOW - 15 * DAY_MICROSECONDS), NOW, MONTH, 0.1)
     assert used.confidence == pytest.approx(0.8071, abs=1e-4)
     assert used.since == NOW
@@ -51,7 +51,7 @@ def test_reinforcement_restores_the_stored_confidence_and_adds() -> None:
     assert restore_and_add(Confidence(0.4, NOW + DAY_MICROSECONDS), NOW, 0.1) == Confidence(0.5, NOW + DAY_MICROSECONDS)
 
 
-def test_monthly_use_keeps_a_memory_at_full_confidence() -> None:
+def test_monthly_accesses_keep_full_confidence() -> None:
     worth = Confidence(1.0, NOW)
     for month in range(1, 25):
         at = NOW + month * MONTH
@@ -60,20 +60,20 @@ def test_monthly_use_keeps_a_memory_at_full_confidence() -> None:
         assert worth == Confidence(1.0, at)
 
 
-def test_a_clock_that_was_set_back_raises_nothing() -> None:
+def test_setting_the_clock_back_does_not_raise_confidence() -> None:
     later = Confidence(0.4, NOW + DAY_MICROSECONDS)
     assert effective(later, NOW, MONTH) == 0.4
     assert add_to_remainder(later, NOW, MONTH, 0.1) == Confidence(0.5, NOW + DAY_MICROSECONDS)
 
 
-def test_a_use_counts_if_it_came_after_what_was_stored() -> None:
+def test_the_later_of_access_and_stored_confidence_counts() -> None:
     stored = Confidence(0.9, NOW)
     assert live(stored, None) == stored
     assert live(stored, Confidence(0.5, NOW)) == stored
     assert live(stored, Confidence(0.5, NOW + 1)) == Confidence(0.5, NOW + 1)
 
 
-def test_a_type_has_its_own_half_life_or_that_of_all() -> None:
+def test_half_life_by_type_or_default() -> None:
     own = HalfLives(30, {"preference": None, "error": 7.0})
     assert own.of("fact") == MONTH
     assert own.of("error") == 7 * DAY_MICROSECONDS
@@ -81,29 +81,29 @@ def test_a_type_has_its_own_half_life_or_that_of_all() -> None:
     assert own._replace(days=None).of("fact") is None
 
 
-def test_no_confidence_passes_no_minimum_but_none() -> None:
+def test_zero_confidence_passes_only_a_zero_minimum() -> None:
     assert key(Confidence(0.0, NOW), MONTH) == key(Confidence(0.0, NOW), None) == MIN_DECAY_KEY
     assert key(Confidence(0.0, NOW), MONTH) >= least_key(0.0, NOW, MONTH)
     assert key(Confidence(0.0, NOW), MONTH) < least_key(1e-300, NOW, 10_000 * DAY_MICROSECONDS)
 
 
-def test_more_than_one_counts_as_one() -> None:
+def test_confidence_is_capped_at_one() -> None:
     assert effective(Confidence(1.0000001, NOW), NOW, MONTH) == 1.0
     assert key(Confidence(1.0000001, NOW), MONTH) == key(Confidence(1.0, NOW), MONTH) == NOW
 
 
-def test_full_confidence_is_what_was_set_at_that_moment() -> None:
+def test_full_confidence_equals_one_set_at_that_moment() -> None:
     assert key(Confidence(1.0, NOW), MONTH) >= least_key(1.0, NOW, MONTH)
     assert key(Confidence(1.0, NOW - 1), MONTH) < least_key(1.0, NOW, MONTH)
 
 
 @given(CONFIDENCES, MOMENTS, HALF_LIVES, CONFIDENCES, MOMENTS)
-def test_comparing_keys_is_comparing_what_is_left(
+def test_key_order_equals_order_of_decayed_confidence(
     confidence: float, since: int, half_life: int | None, minimum: float, now: int
 ) -> None:
     assume(since <= now)
     worth = Confidence(confidence, since)
     left = effective(worth, now, half_life)
-    # At the border itself either may be: a microsecond is less than a rounding of either side.
+    # At the boundary, either result may occur: a microsecond is below the rounding error of both sides.
     assume(not math.isclose(left, minimum, rel_tol=1e-3, abs_tol=1e-300) or minimum == 0)
     assert (key(worth, half_life) >= least_key(minimum, now, half_life)) == (left >= minimum or minimum == 0)

@@ -1,4 +1,4 @@
-"""The memory view against a model: random commits, followed in steps, and compared with a file made at once."""
+"""Memory index compared with a model: random commits, applied in steps, equal an index built at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _holds(writer: Writer, node_id: str) -> bool:
 
 
 def steps(writer: Writer, memories: Memories) -> Iterator[None]:
-    """Have a view follow random commits, some at a time."""
+    """Apply random commits to an index, some at a time."""
     for _ in range(STEPS):
         start = len(writer.changes)
         for _ in range(writer.choice.randint(1, 3)):
@@ -45,7 +45,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_following_comes_to_what_a_file_made_at_once_has(memories: Memories, seed: int) -> None:
+def test_following_equals_a_rebuild(memories: Memories, seed: int) -> None:
     writer = Writer(seed)
     for _ in steps(writer, memories):
         rebuilt = writer.rebuilt()
@@ -65,7 +65,7 @@ def test_following_comes_to_what_a_file_made_at_once_has(memories: Memories, see
             assert memories.among_below(node_id, ways) == below.keys()
 
 
-def test_rows_may_be_ahead_of_what_is_taken_in(memories: Memories) -> None:
+def test_rows_may_be_ahead_of_the_index(memories: Memories) -> None:
     writer = Writer(9)
     for _ in range(STEPS):
         start = len(writer.changes)
@@ -78,7 +78,7 @@ def test_rows_may_be_ahead_of_what_is_taken_in(memories: Memories) -> None:
         rebuilt.close()
 
 
-def test_counts_sums_and_histograms_are_those_of_the_model(memories: Memories) -> None:
+def test_counts_sums_and_histograms_match_the_model(memories: Memories) -> None:
     writer = Writer(4)
     for _ in steps(writer, memories):
         there = writer.in_force()
@@ -97,7 +97,7 @@ def test_counts_sums_and_histograms_are_those_of_the_model(memories: Memories) -
         assert memories.created_between() == ((min(created), max(created)) if created else None)
 
 
-def test_other_half_lives_are_taken_over_in_one_sweep(memories: Memories) -> None:
+def test_changed_half_lives_recompute_all_keys(memories: Memories) -> None:
     writer, others = Writer(5), HalfLives(7.0, {"fact": None})
     for _ in steps(writer, memories):
         pass
@@ -114,7 +114,7 @@ def test_other_half_lives_are_taken_over_in_one_sweep(memories: Memories) -> Non
 
 
 def wanted_by(choice: random.Random) -> MemoryFilter:
-    """A filter of some conditions."""
+    """Return a random filter."""
     pick = choice.choice
     return MemoryFilter(
         now=NOW,
@@ -132,7 +132,7 @@ def wanted_by(choice: random.Random) -> MemoryFilter:
 
 
 def fits(writer: Writer, wanted: MemoryFilter, row: NodeRow) -> bool:
-    """Whether a memory is wanted, by the words of the filter."""
+    """Return whether a memory matches the filter."""
     extras = row.extras
     assert extras is not None
     about = [edge for edge in writer.edges_of(row.id) if edge.key == (row.id, wanted.entity, "is_about")]
@@ -151,7 +151,7 @@ def fits(writer: Writer, wanted: MemoryFilter, row: NodeRow) -> bool:
 
 
 def pages(memories: Memories, wanted: MemoryFilter, sort: Sort, limit: int) -> list[str]:
-    """All pages of a list."""
+    """Return all pages of a list."""
     found: list[str] = []
     place: MemoryPlace | None = MemoryPlace()
     while place is not None:
@@ -162,7 +162,7 @@ def pages(memories: Memories, wanted: MemoryFilter, sort: Sort, limit: int) -> l
     return found
 
 
-def test_filters_find_what_fits_in_every_order(memories: Memories) -> None:
+def test_filters_match_in_every_order(memories: Memories) -> None:
     writer, found = Writer(6), 0
     for _ in steps(writer, memories):
         for _ in range(4):
@@ -189,12 +189,12 @@ def test_filters_find_what_fits_in_every_order(memories: Memories) -> None:
 
 
 def pages_at(memories: Memories, wanted: MemoryFilter) -> list[str]:
-    """A list by confidence at a moment when everything has begun to fade."""
+    """Return a list by confidence at a moment when all memories have begun to decay."""
     later = MemoryFilter(now=600 * DAY_MICROSECONDS, types=wanted.types, ended="any")
     return [each for each in pages(memories, later, "confidence", 5) if each in memories.ids(wanted, 99)]
 
 
-def test_live_values_and_what_says_the_same(memories: Memories) -> None:
+def test_live_values_and_equal_texts(memories: Memories) -> None:
     writer = Writer(8)
     for _ in steps(writer, memories):
         live = memories.live([*writer.nodes, "nobody"])
@@ -214,7 +214,7 @@ def test_live_values_and_what_says_the_same(memories: Memories) -> None:
         assert set(same[: len(hashed)]) == hashed
 
 
-def test_names_relations_and_what_memories_are_about(memories: Memories) -> None:
+def test_names_relations_and_subjects_of_memories(memories: Memories) -> None:
     writer = Writer(11)
     for _ in steps(writer, memories):
         named = {each: row.extras for each, row in writer.nodes.items() if row.extras is not None and row.extras.name}
@@ -234,7 +234,7 @@ def test_names_relations_and_what_memories_are_about(memories: Memories) -> None
             }
 
 
-def test_what_has_faded_is_found_most_faded_first_and_in_slices(memories: Memories) -> None:
+def test_pagination_of_faded_memories_lowest_confidence_first(memories: Memories) -> None:
     writer = Writer(12)
     for _ in steps(writer, memories):
         place, found = Fading(), list[str]()
@@ -248,7 +248,7 @@ def test_what_has_faded_is_found_most_faded_first_and_in_slices(memories: Memori
         assert set(found) == there
 
 
-def test_a_foreign_file_is_replaced_and_an_empty_one_needs_none(tmp_path: Path) -> None:
+def test_a_foreign_file_is_replaced_and_an_empty_index_needs_no_file(tmp_path: Path) -> None:
     path = tmp_path / "memories.sqlite"
     path.write_bytes(b"no database" * 100)
     for each in (Memories(path, HALF_LIVES), Memories(None, HALF_LIVES)):

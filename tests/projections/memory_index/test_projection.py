@@ -1,4 +1,4 @@
-"""The memory view of a store: up to date when it is asked, made anew when it does not fit, absent where needless."""
+"""Memory index of a store: up to date when read, rebuilt when invalid, and absent if not needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def memory(node_id: str, **extras: Any) -> NodePut:
 
 
 def remembered(store: OpenStore) -> list[str]:
-    """The memories that the view names, each of them a row."""
+    """Return the memories in the index, each of which must have a row."""
 
     def look(memories: Memories, rows: Rows) -> list[str]:
         ids = sorted(memories.ids(MemoryFilter(now=NOW), 99))
@@ -41,7 +41,7 @@ def whole(store: OpenStore) -> dict[str, Any]:
     return store.memories.ask(lambda memories, _: contents(memories))
 
 
-def test_without_memories_and_names_there_is_no_file(tmp_path: Path) -> None:
+def test_a_store_without_memories_and_names_has_no_file(tmp_path: Path) -> None:
     path = layout(tmp_path).memories
     with opened(tmp_path) as store:
         write(store, batch(*"abc", edges=[("a", "b", "is_about")]))
@@ -55,7 +55,7 @@ def test_without_memories_and_names_there_is_no_file(tmp_path: Path) -> None:
         assert about == [("b", 1.0)]
 
 
-def test_it_follows_every_commit_and_reopens(tmp_path: Path) -> None:
+def test_the_index_follows_every_commit_and_reopens(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for number in range(4):
             write(store, WriteBatch(nodes=[memory(f"m{number}"), memory("m", name=f"Number {number}")]))
@@ -67,7 +67,7 @@ def test_it_follows_every_commit_and_reopens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "behind", "another format"])
-def test_it_is_made_anew_when_it_does_not_fit(tmp_path: Path, how: str) -> None:
+def test_an_invalid_index_is_rebuilt(tmp_path: Path, how: str) -> None:
     path = layout(tmp_path).memories
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[memory("a", name="A"), memory("b"), NodePut(0, "e", "t")]))
@@ -85,7 +85,7 @@ def test_it_is_made_anew_when_it_does_not_fit(tmp_path: Path, how: str) -> None:
         assert whole(store) == found
 
 
-def test_damage_in_the_middle_is_met_and_mended(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_detected_and_repaired(tmp_path: Path) -> None:
     path = layout(tmp_path).memories
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[memory(f"m{number}") for number in range(400)]))
@@ -97,7 +97,7 @@ def test_damage_in_the_middle_is_met_and_mended(tmp_path: Path) -> None:
         assert whole(store) == found
 
 
-def test_accesses_are_found_again_from_snapshot_and_journal(tmp_path: Path) -> None:
+def test_accesses_are_rebuilt_from_snapshot_and_journal(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[memory("a"), memory("b")]))
         write(store, WriteBatch(accesses=[Access("a", 1, NOW, 0.6), Access("b", 1, NOW, 0.6)]))
@@ -111,7 +111,7 @@ def test_accesses_are_found_again_from_snapshot_and_journal(tmp_path: Path) -> N
         assert whole(store) == found
 
 
-def test_the_last_memory_may_go(tmp_path: Path) -> None:
+def test_the_last_memory_may_be_deleted(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[memory("a")]))
         assert remembered(store) == ["a"]

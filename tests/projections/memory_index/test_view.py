@@ -1,4 +1,4 @@
-"""Names and memories in both indexes, of now and of the past, over a restart."""
+"""Names and memories in current and past indexes, across a restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def found(of: Watched, index: SearchIndex, word: str, only: Filter) -> tuple[set
     return {*index.words(word, 9, only)}, {*index.meaning(vector, 9, only)}
 
 
-def test_memories_are_told_apart_now_and_then(tmp_path: Path) -> None:
+def test_memory_filters_on_current_and_past_indexes(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         rows = put(of, "fox")
         then = put(of, "hen")
@@ -64,7 +64,7 @@ def test_memories_are_told_apart_now_and_then(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"name": "Vixen"}, {"name": "Vixen", "confidence": 1.0}])
-def test_a_name_is_found_by_word_and_with_what_it_means(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_a_name_is_searchable_by_word_and_vector(tmp_path: Path, fields: dict[str, Any]) -> None:
     with watched(tmp_path) as of:
         nodes = [
             NodePut(0, "n1", "beast", "red fur", extras=NodeExtrasPut(**fields)),

@@ -1,4 +1,4 @@
-"""All rows of an engine, relations read from both of their ends."""
+"""All rows of an engine; relations are read from both ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETURN x.id, y.id, k.relation_type, k.weight, k.attributes, k.version, k.sequenc
 
 
 class Contents(msgspec.Struct):
-    """``incoming`` are edges as they are met at their targets, without extras."""
+    """Rows of an engine; ``incoming`` are edges as read at their targets, without extras."""
 
     state: StoreState
     nodes: list[NodeRow]
@@ -27,12 +27,12 @@ class Contents(msgspec.Struct):
     incoming: list[EdgeRow]
 
     def node(self, node_id: str) -> NodeRow:
-        """The node of an id."""
+        """Return the node with an id."""
         return next(row for row in self.nodes if row.id == node_id)
 
 
 def contents(session: Session) -> Contents:
-    """What the engine holds; nobody may write meanwhile."""
+    """Return all rows of the engine; no write may be in progress."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = session.dump(folder)

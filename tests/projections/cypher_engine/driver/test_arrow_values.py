@@ -1,4 +1,4 @@
-"""The two ways to read rows agree, and only one of them bears every date."""
+"""Rows read through Arrow equal those read directly, except that only one path supports every date."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rows(session: DriverSession, text: str, *, through_arrow: bool) -> list[list
         "UNWIND [1, 2, 3, 4] AS i RETURN i, CASE WHEN i % 2 = 0 THEN {a: i, b: {c: [i]}} ELSE NULL END AS s",
     ],
 )
-def test_both_ways_agree(session: DriverSession, text: str) -> None:
+def test_arrow_and_direct_reads_agree(session: DriverSession, text: str) -> None:
     assert rows(session, text, through_arrow=True) == rows(session, text, through_arrow=False)
 
 
@@ -74,10 +74,10 @@ def test_both_ways_agree(session: DriverSession, text: str) -> None:
         ("CAST(NULL AS DATE)", None),
     ],
 )
-def test_times_are_text_whatever_their_year(session: DriverSession, expression: str, value: object) -> None:
+def test_times_are_text_in_any_year(session: DriverSession, expression: str, value: object) -> None:
     assert rows(session, f"RETURN {expression}", through_arrow=False) == [[value]]
 
 
-def test_nulls_within_lists_of_different_lengths(session: DriverSession) -> None:
+def test_nulls_in_lists_of_different_lengths(session: DriverSession) -> None:
     text = "UNWIND [[date('2024-01-01')], NULL, [], [date('2024-01-02'), NULL]] AS days RETURN days"
     assert rows(session, text, through_arrow=False) == [[["2024-01-01"]], [None], [[]], [["2024-01-02", None]]]

@@ -1,4 +1,4 @@
-"""Files larger than the page cache that they are made and read with."""
+"""Files larger than the page cache that they are built and read with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = EngineOptions(FileOptions(cache_bytes=CACHE), engine=ENGINE, readers=1
 
 @pytest.fixture
 def rows(tmp_path: Path) -> tuple[Path, StoreState]:
-    """More rows than the page cache takes: many of 8 kB, then a few of 1 MB, then small ones."""
+    """Return more rows than fit into the page cache: many of 8 kB, a few of 1 MB, then small ones."""
     history = History()
     choice = random.Random(7)
     sizes = [*(8_000,) * 4_000, *(1_000_000,) * 8, *(10,) * 2_000]

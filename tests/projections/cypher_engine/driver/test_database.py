@@ -1,4 +1,4 @@
-"""The engine's file: what is applied is what is read, and what is wrong is found."""
+"""Engine files: applied changes are read back, and errors are detected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, reader
 
 
 def built(folder: Path, history: History) -> Engine:
-    """An engine file that holds what a history comes to."""
+    """Return an engine file with the result of a history."""
     rows = folder / f"rows-{history.state.sequence}"
     rows.mkdir()
     path = folder / f"{history.state.sequence}.kuzu"
@@ -74,7 +74,7 @@ def test_every_kind_of_change_at_every_size(engine: Engine, tmp_path: Path, size
         assert measured(engine, tmp_path) == (history.state.digest, history.state.nodes, history.state.edges)
 
 
-def test_odd_texts(engine: Engine, tmp_path: Path) -> None:
+def test_unusual_texts_round_trip(engine: Engine, tmp_path: Path) -> None:
     odd = [
         "'",
         '"',
@@ -125,7 +125,7 @@ def test_a_file_built_from_rows_holds_them(tmp_path: Path) -> None:
         WriteBatch(delete_edges=[("b", "a", "r")]),
     ],
 )
-def test_an_engine_that_lost_a_row_is_found_out(engine: Engine, written: WriteBatch) -> None:
+def test_a_missing_row_is_detected(engine: Engine, written: WriteBatch) -> None:
     history = History()
     applied(engine, history, batch("a", "b", edges=[("b", "a", "r")]))
     engine.writer.run("MATCH (a:Entity {id: 'a'}) DETACH DELETE a")
@@ -134,14 +134,14 @@ def test_an_engine_that_lost_a_row_is_found_out(engine: Engine, written: WriteBa
         engine.apply(NetChange([change]), history.state)
 
 
-def test_a_row_that_is_there_already_is_found_out(engine: Engine) -> None:
+def test_a_duplicate_row_is_detected(engine: Engine) -> None:
     history = History()
     applied(engine, history, batch("a"))
     with pytest.raises(EngineFailed):
         engine.apply(NetChange(history.changes), history.state)
 
 
-def test_rows_that_do_not_fit_their_counts_are_not_built(tmp_path: Path) -> None:
+def test_rows_with_wrong_counts_are_rejected(tmp_path: Path) -> None:
     history = History()
     history.add(batch("a", "b"))
     state = fold(None, history.changes, tmp_path).state
@@ -149,7 +149,7 @@ def test_rows_that_do_not_fit_their_counts_are_not_built(tmp_path: Path) -> None
         build(tmp_path / "g.kuzu", tmp_path, StoreState(1, 1, state.digest, 3, 0), OPTIONS)
 
 
-def test_a_retired_engine_closes_when_its_last_reader_has_left(engine: Engine) -> None:
+def test_a_retired_engine_closes_after_its_last_reader(engine: Engine) -> None:
     with engine.reader() as session:
         engine.retire()
         assert not engine.closed
@@ -159,7 +159,7 @@ def test_a_retired_engine_closes_when_its_last_reader_has_left(engine: Engine) -
     assert engine.closed
 
 
-def test_more_readers_than_there_are_connections(engine: Engine) -> None:
+def test_more_readers_than_connections(engine: Engine) -> None:
     with engine.reader(), engine.reader(), pytest.raises(Unavailable), engine.reader():
         pass
     with engine.reader() as session:
@@ -171,7 +171,7 @@ def fail_within_a_transaction(session: Session) -> None:
     session.run("MATCH (x:Nothing) RETURN x")
 
 
-def test_a_reader_that_failed_is_not_used_again(engine: Engine) -> None:
+def test_a_failed_reader_is_not_reused(engine: Engine) -> None:
     for _ in range(5):
         with pytest.raises(InvalidInput), engine.reader() as session:
             fail_within_a_transaction(session)
@@ -183,7 +183,7 @@ def test_a_reader_that_failed_is_not_used_again(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "statement", ["MATCH (f:SchemaFile {number: 2}) DELETE f", "MATCH (f:SchemaFile {number: 1}) SET f.xxh3 = 'x'"]
 )
-def test_a_file_with_another_schema_is_built_anew(tmp_path: Path, statement: str) -> None:
+def test_a_file_with_another_schema_is_rebuilt(tmp_path: Path, statement: str) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         tamper(store, statement)
@@ -194,7 +194,7 @@ def test_a_file_with_another_schema_is_built_anew(tmp_path: Path, statement: str
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"\0" * 100_000, b"SQLite format 3\0" * 1000])
-def test_what_is_no_engine_file(tmp_path: Path, content: bytes) -> None:
+def test_a_foreign_file_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "g.kuzu"
     path.write_bytes(content)
     try:
@@ -217,5 +217,5 @@ def test_what_is_no_engine_file(tmp_path: Path, content: bytes) -> None:
         ("", EngineFailed),
     ],
 )
-def test_errors_are_told_apart(text: str, kind: type[KgserveError]) -> None:
+def test_errors_are_classified(text: str, kind: type[KgserveError]) -> None:
     assert type(translate(RuntimeError(text))) is kind

@@ -1,4 +1,4 @@
-"""Statements that take too long, and more readers than there may be."""
+"""Limits of statement time and of concurrent readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stores.writing import batch, opened, write
 SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity), (e:Entity) RETURN sum(a.version + b.version + e.version)"
 
 
-def test_a_query_over_its_time_is_stopped_and_the_store_goes_on(tmp_path: Path) -> None:
+def test_a_query_timeout_leaves_the_store_usable(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*(f"n{number}" for number in range(120))))
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""An engine file has columns for extras once a row has extras; who reads gets whole rows before and after."""
+"""Optional columns of an engine file: added once a row has extras, without effect on reads."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ CLEARING = NodeExtrasPut("", (), None, "", None, None)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[OpenStore]:
-    """A store with a ring of nodes."""
+    """Yield a store with a ring of nodes."""
     with opened(tmp_path) as opened_store:
         write(opened_store, batch(*IDS, edges=EDGES))
         yield opened_store
 
 
 def extending(*ids: str, extras: NodeExtrasPut = EXTRAS) -> WriteBatch:
-    """Extras for some nodes and for the edges that start there."""
+    """Return an upsert of extras for some nodes and for the edges that start there."""
     ring = dict(zip(IDS, EDGES, strict=True))
     edges = [EdgePut(index, ring[node_id], extras=ON_EDGE) for index, node_id in enumerate(ids)]
     return WriteBatch(nodes=[NodePut(i, node_id, extras=extras) for i, node_id in enumerate(ids)], edges=edges)
 
 
 def seen(session: Session, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]]:
-    """Nodes and the edges that start there, which must be the same from both ends."""
+    """Return nodes and the edges that start there, which must be equal from both ends."""
     found = contents(session)
     nodes = sorted((row for row in found.nodes if row.id in ids), key=lambda row: row.id)
     edges = sorted((row for row in found.outgoing if row.source in ids), key=lambda row: row.key)
@@ -51,7 +51,7 @@ def seen(session: Session, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]
     return nodes, edges
 
 
-def test_a_store_without_extras_has_no_columns_for_them(store: OpenStore) -> None:
+def test_a_store_without_extras_has_no_extra_columns(store: OpenStore) -> None:
     assert store.engine.width is ColumnSet.PLAIN
     with store.engine.reading() as session:
         assert session.width is ColumnSet.PLAIN
@@ -61,7 +61,7 @@ def test_a_store_without_extras_has_no_columns_for_them(store: OpenStore) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 60, 400])
-def test_the_first_extras_bring_the_columns(store: OpenStore, count: int) -> None:
+def test_the_first_extras_add_the_columns(store: OpenStore, count: int) -> None:
     with store.engine.reading() as before:
         plain = seen(before, IDS[:3])
         (report,) = write(store, extending(*IDS[:count]))
@@ -78,7 +78,7 @@ def test_the_first_extras_bring_the_columns(store: OpenStore, count: int) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 60])
-def test_a_node_made_again_needs_no_columns(store: OpenStore, count: int) -> None:
+def test_recreating_a_node_adds_no_columns(store: OpenStore, count: int) -> None:
     again = [NodePut(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
     write(store, WriteBatch(delete_nodes=IDS[:count], nodes=again))
     ask(store)
@@ -86,14 +86,14 @@ def test_a_node_made_again_needs_no_columns(store: OpenStore, count: int) -> Non
     assert_whole(store)
 
 
-def test_an_edge_alone_brings_them(store: OpenStore) -> None:
+def test_extras_of_an_edge_add_the_columns(store: OpenStore) -> None:
     write(store, WriteBatch(edges=[EdgePut(0, EDGES[0], extras=EdgeExtrasPut(7))]))
     with store.engine.reading() as session:
         assert seen(session, ["n0", "n1"])[1][0].extras == EdgeExtras(7)
     assert_whole(store)
 
 
-def test_they_can_be_had_before_there_is_a_row(store: OpenStore) -> None:
+def test_columns_can_be_added_before_the_first_row(store: OpenStore) -> None:
     with store.engine.reading(width=ColumnSet.EXTRAS) as session:
         assert {row.extras for rows in seen(session, IDS) for row in rows} == {None}
     assert_whole(store)
@@ -101,7 +101,7 @@ def test_they_can_be_had_before_there_is_a_row(store: OpenStore) -> None:
     assert_whole(store)
 
 
-def test_the_first_extras_of_an_empty_store(tmp_path: Path) -> None:
+def test_the_first_extras_in_an_empty_store(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[NodePut(0, "n0", "t", extras=EXTRAS), NodePut(1, "n1", "t")]))
         with store.engine.reading() as session:
@@ -109,7 +109,7 @@ def test_the_first_extras_of_an_empty_store(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def test_what_is_cleared_is_gone_and_what_is_made_again_has_none(store: OpenStore) -> None:
+def test_cleared_and_recreated_rows_have_no_extras(store: OpenStore) -> None:
     write(store, extending(*IDS[:50]))
     cleared, made_again = IDS[:45], IDS[45:50]
     clearing = [EdgePut(i, EDGES[i], extras=EdgeExtrasPut(0, "", None, None)) for i in range(45)]
@@ -130,7 +130,7 @@ def test_what_is_cleared_is_gone_and_what_is_made_again_has_none(store: OpenStor
     assert_whole(store)
 
 
-def test_times_are_kept_and_cleared_one_by_one(store: OpenStore) -> None:
+def test_times_are_stored_and_cleared_individually(store: OpenStore) -> None:
     write(store, extending("n0"))
     write(store, extending("n0", extras=NodeExtrasPut(freshness_at=None, valid_from=UNSET, valid_to=0)))
     with store.engine.reading() as session:
@@ -139,7 +139,7 @@ def test_times_are_kept_and_cleared_one_by_one(store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_columns_are_there_after_a_restart(tmp_path: Path, *, clean: bool) -> None:
+def test_columns_persist_across_a_restart(tmp_path: Path, *, clean: bool) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*IDS, edges=EDGES), extending("n0"))
         ask(store)
@@ -154,7 +154,7 @@ def test_the_columns_are_there_after_a_restart(tmp_path: Path, *, clean: bool) -
         assert_whole(store)
 
 
-def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: OpenStore) -> None:
+def test_a_rebuilt_file_has_columns_if_a_row_has_extras(store: OpenStore) -> None:
     ask(store)
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
@@ -166,7 +166,7 @@ def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: OpenStore) -> None:
     assert_whole(store)
 
 
-def test_compacting_keeps_them(store: OpenStore, tmp_path: Path) -> None:
+def test_compaction_keeps_the_columns(store: OpenStore, tmp_path: Path) -> None:
     outgrow(store)
     store.compactor.run()
     assert store.engine.width is ColumnSet.PLAIN
@@ -188,7 +188,7 @@ OF_MEMORY = NodeExtras(
 )
 
 
-def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: OpenStore) -> None:
+def test_only_a_memory_or_a_name_adds_memory_columns(store: OpenStore) -> None:
     write(store, extending("n0"))
     with store.engine.reading() as session:
         assert session.width is ColumnSet.EXTRAS
@@ -206,7 +206,7 @@ def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: Ope
     assert_whole(store)
 
 
-def test_what_is_no_memory_any_more_has_none_of_its_columns(store: OpenStore) -> None:
+def test_a_former_memory_has_no_values_in_memory_columns(store: OpenStore) -> None:
     write(store, WriteBatch(nodes=[NodePut(0, node_id, extras=MEMORY) for node_id in IDS[:50]]))
     gone = NodeExtrasPut(
         "", **dict.fromkeys(("confidence", "confidence_at", "importance", "layer", "former_to")), **NO_TEXT

@@ -21,14 +21,14 @@ ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1,
 
 
 class Engine:
-    """A file that is open in this very process."""
+    """Engine file opened in the test's own process."""
 
     def __init__(self, path: Path) -> None:
         self._database, self.writer = open_for_service(path, OPTIONS)
 
     @contextmanager
     def reader(self, seconds: float = 5) -> Generator[DriverSession]:
-        """A session of its own."""
+        """Yield a separate session."""
         session = DriverSession(self._database)
         session.limit(seconds)
         try:
@@ -37,7 +37,7 @@ class Engine:
             session.close()
 
     def retire(self) -> None:
-        """Close it."""
+        """Close the engine."""
         self.writer.close()
         self._database.close()
 
@@ -76,7 +76,7 @@ def rows(session: DriverSession, text: str, at_once: int = 1000) -> list[list[An
     return found
 
 
-def test_rows_are_taken_in_parts(session: DriverSession) -> None:
+def test_rows_are_fetched_in_batches(session: DriverSession) -> None:
     text = "MATCH (n) RETURN n.version ORDER BY n.version"
     assert [rows(session, text, at_once) for at_once in (1, 7, 300, 301)] == [[[i] for i in range(300)]] * 4
     with statement.reading(session, examined(text)) as cursor:
@@ -84,13 +84,13 @@ def test_rows_are_taken_in_parts(session: DriverSession) -> None:
         assert (cursor.columns, cursor.types, cursor.total) == (["n.version"], ["INT64"], 300)
 
 
-def test_ends_of_relations_have_names_in_every_part(session: DriverSession) -> None:
+def test_ends_of_relations_have_names_in_every_batch(session: DriverSession) -> None:
     for at_once in (1, 40, 500):
         found = [relation for [relation] in rows(session, "MATCH ()-[r]->() RETURN r", at_once)]
         assert {(r["_from"], r["_to"]) for r in found} == {(f"n{i}", f"n{(i + 1) % 300}") for i in range(300)}
 
 
-def test_ends_have_names_wherever_the_relation_stands(session: DriverSession) -> None:
+def test_ends_have_names_in_nested_relations(session: DriverSession) -> None:
     text = "MATCH (a {id: 'n5'})-[r]->() RETURN [r], {x: [r]}, collect(r), r"
     [[in_list, in_map, collected, plain]] = rows(session, text)
     assert plain["_from"] == "n5"
@@ -104,7 +104,7 @@ def test_the_transaction_ends(session: DriverSession) -> None:
         session.run("COMMIT")
 
 
-def test_a_reading_session_writes_nothing(engine: Engine) -> None:
+def test_a_read_only_session_rejects_writes(engine: Engine) -> None:
     with pytest.raises(Forbidden, match="mode write"), engine.reader() as session:
         rows(session, "MATCH (n) SET n.content = 'x'")
     with engine.reader() as session:
@@ -124,7 +124,7 @@ def test_a_reading_session_writes_nothing(engine: Engine) -> None:
         ("MATCH (a), (b), (c) RETURN a, b, c, a.id + b.id + c.id", StorageFull, "KGSERVE_BUFFER_POOL_MB"),
     ],
 )
-def test_failures_are_told_to_who_wrote_the_statement(
+def test_statement_errors_are_reported_to_the_caller(
     engine: Engine, text: str, kind: type[KgserveError], message: str
 ) -> None:
     with pytest.raises(kind, match=message), engine.reader() as session:
@@ -133,7 +133,7 @@ def test_failures_are_told_to_who_wrote_the_statement(
         assert rows(session, "MATCH (n) RETURN count(*)") == [[300]]
 
 
-def test_a_time_limit_and_the_session_after_it(engine: Engine) -> None:
+def test_a_session_is_usable_after_a_timeout(engine: Engine) -> None:
     start = time.perf_counter()
     with pytest.raises(TimedOut), engine.reader(0.2) as session:
         rows(session, ENDLESS)
@@ -142,7 +142,7 @@ def test_a_time_limit_and_the_session_after_it(engine: Engine) -> None:
         assert rows(session, "MATCH (n) RETURN count(*)") == [[300]]
 
 
-def test_an_interruption(engine: Engine) -> None:
+def test_interrupting_a_statement(engine: Engine) -> None:
     def run_until_interrupted() -> None:
         with engine.reader(0) as session:
             threading.Timer(0.3, session.interrupt).start()
@@ -151,7 +151,7 @@ def test_an_interruption(engine: Engine) -> None:
     with pytest.raises(TimedOut):
         run_until_interrupted()
     with engine.reader(0) as session:
-        session.interrupt()  # nothing runs: nobody is hurt by it
+        session.interrupt()  # no statement runs, so this has no effect
         assert rows(session, "MATCH (n) RETURN count(*)") == [[300]]
 
 
@@ -171,7 +171,10 @@ def test_maps_that_look_like_nodes_are_maps(session: DriverSession, value: dict[
 
 
 def test_rows_of_a_write(tmp_path: Path) -> None:
-    """As they are before kgserve has looked at them: with times that Python cannot hold, and nothing kept."""
+    """Raw rows of the engine, before conversion.
+
+    They contain times that Python cannot represent, and nothing is stored.
+    """
     engine = Engine(tmp_path / "graph.kuzu")
     create_tables(engine.writer)
     text = "CREATE (a:Entity {id: 'a', type: 't', created_at: timestamp('20000-01-01')})"
@@ -185,7 +188,7 @@ def test_rows_of_a_write(tmp_path: Path) -> None:
     engine.retire()
 
 
-def test_a_statement_that_comes_again_sees_what_is_there_then(engine: Engine, session: DriverSession) -> None:
+def test_a_repeated_statement_sees_new_rows(engine: Engine, session: DriverSession) -> None:
     def answer(value: object) -> list[list[Any]]:
         asked = examined("MATCH (e:Entity) WHERE e.type = 'u' WITH count(*) AS n RETURN n, $value", value=value)
         with statement.reading(session, asked) as cursor:
@@ -201,19 +204,19 @@ def test_a_statement_that_comes_again_sees_what_is_there_then(engine: Engine, se
 
 
 @pytest.mark.parametrize("value", ['"a"', '"\\" AS y UNWIND [1] AS z RETURN z"', "[1]"])
-def test_no_parameter_becomes_part_of_the_text(session: DriverSession, value: str) -> None:
-    """Ladybug's own package writes such a parameter into the text, also between quotes, which ends them."""
+def test_parameters_are_never_inserted_into_the_text(session: DriverSession, value: str) -> None:
+    """Ladybug's own package inserts such a parameter into the text, even within quotes, which it ends."""
     text = examined("RETURN 'to_json($x)' AS text, $x AS x", x=value)
     with statement.reading(session, text) as cursor:
         assert cursor.take(2) == [["to_json($x)", value]]
 
 
-def test_a_function_that_the_engine_lacks_is_a_fault_of_the_statement(session: DriverSession) -> None:
+def test_an_unknown_function_is_a_statement_error(session: DriverSession) -> None:
     with pytest.raises(InvalidInput, match=r"^query: [^.]*$"):
         rows(session, "RETURN json_extract(1, 2, 3)")
 
 
-def test_a_parameter_that_is_null_has_a_type_for_each_of_its_places(session: DriverSession) -> None:
+def test_a_null_parameter_has_a_type_at_each_use(session: DriverSession) -> None:
     text = examined("MATCH (n:Entity {id: 'n1'}) WHERE $x IS NULL OR n.type = $x RETURN n.version = $x, n.id", x=None)
     with statement.reading(session, text) as cursor:
         assert cursor.take(2) == [[None, "n1"]]

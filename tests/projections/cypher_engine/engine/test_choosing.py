@@ -1,4 +1,4 @@
-"""Which engine is behind the stores: chosen by a setting, and said plainly when it is not there."""
+"""Choice of the engine by a setting, and the error when it is not installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPENING = "import sys, kgserve; kgserve.open(sys.argv[1], indexes=False)"
 
 @pytest.fixture(scope="module")
 def without_ladybug(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which Python finds every package that is installed but that one."""
+    """Return an environment in which Python finds all installed packages except Ladybug."""
     folder = tmp_path_factory.mktemp("packages")
     for each in PACKAGES.iterdir():
         if not each.name.startswith("ladybug"):
@@ -30,9 +30,7 @@ def without_ladybug(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", ["server", "library"])
-def test_an_engine_that_is_not_installed_is_said_at_the_start(
-    tmp_path: Path, without_ladybug: dict[str, str], way: str
-) -> None:
+def test_a_missing_engine_is_reported_at_startup(tmp_path: Path, without_ladybug: dict[str, str], way: str) -> None:
     data = str(tmp_path / "data")
     program = ["-m", "kgserve", "serve", "--port", "0", "--data", data] if way == "server" else ["-c", OPENING, data]
     command = [sys.executable, "-S", *program]
@@ -45,6 +43,6 @@ def test_an_engine_that_is_not_installed_is_said_at_the_start(
         assert done.stdout == ""
 
 
-def test_an_edition_names_what_is_installed() -> None:
+def test_the_edition_names_the_installed_engine() -> None:
     assert edition("kuzu") == f"kuzu {version('kuzu')}"
     assert edition("ladybug") == f"ladybug {version('ladybug')}"

@@ -1,4 +1,4 @@
-"""An engine's process that crashes, hangs or wants too much costs whoever asked an error, and nobody else anything."""
+"""Engine processes that crash, hang or exceed their memory fail the caller's statement only."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
 
 
 def process(store: OpenStore) -> Process:
-    """The process that has the store's file open."""
+    """Return the process that has the store's file open."""
     engine = store.engine._engine
     assert engine is not None
     return engine._process
 
 
 def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseException | None:
-    """What a statement meets whose process is hit while it runs."""
+    """Return the error of a statement whose process receives a signal while it runs."""
     run(graph_of(pool, NAME), COUNT)
     met: list[BaseException] = []
 
@@ -83,7 +83,7 @@ def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseE
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: StorePool, blow: signal.Signals) -> None:
+def test_a_crash_fails_the_statement_and_not_the_next(pool: StorePool, blow: signal.Signals) -> None:
     with capture_log(store=NAME) as lines:
         error = struck(pool, CypherRequest(query=SLOW), blow)
         assert isinstance(error, Unavailable)
@@ -99,7 +99,7 @@ def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: S
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen to be stopped", "silent"])
-def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
+def test_a_hanging_process_is_killed(pool: StorePool, monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
     if not seen:
         monkeypatch.setattr(Process, "_is_stopped", lambda _: False)
     started = time.monotonic()
@@ -115,7 +115,7 @@ def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.Monk
 
 @contextmanager
 def silent(monkeypatch: pytest.MonkeyPatch, work: str) -> Generator[tuple[Process, Connection]]:
-    """A process that does some work and answers nothing, and the other end of its control."""
+    """Yield a process that does some work without responding, and the other end of its control connection."""
     monkeypatch.setattr(engine_process, "PING_TIMEOUT_SECONDS", 0.3)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
     command = [sys.executable, "-S", "-c", f"print(flush=True)\n{work}"]
@@ -133,9 +133,7 @@ BUSY, IDLE = "while True: pass", "import time; time.sleep(600)"
 
 
 @pytest.mark.parametrize(("work", "runs"), [(BUSY, True), (IDLE, False)])
-def test_a_process_that_is_silent_because_it_is_busy_has_more_time(
-    monkeypatch: pytest.MonkeyPatch, work: str, *, runs: bool
-) -> None:
+def test_a_busy_process_gets_more_time(monkeypatch: pytest.MonkeyPatch, work: str, *, runs: bool) -> None:
     with silent(monkeypatch, work) as (asked, others):
         assert asked.runs() is runs
         assert others.recv_bytes()
@@ -147,14 +145,14 @@ def test_a_process_that_is_silent_because_it_is_busy_has_more_time(
             assert not asked.runs()
 
 
-def test_a_process_that_is_silent_has_no_more_than_the_time_of_its_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_process_is_limited_to_the_statement_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_process, "ENGINE_ANSWER_POLL_SECONDS", 0.01)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
     with own, others, silent(monkeypatch, BUSY) as (asked, _), pytest.raises(TimedOut):
         Channel(asked, 0, own).ask(Query("RETURN 1", {}), seconds=1.0)
 
 
-def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: StorePool) -> None:
+def test_reads_concurrent_with_a_crashing_statement_succeed(pool: StorePool) -> None:
     run(graph_of(pool, NAME), COUNT)
     answers: list[object] = []
 
@@ -178,7 +176,7 @@ def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: St
     assert answers == [[[3000]]]
 
 
-def test_a_process_that_ended_while_nobody_asked_costs_nobody_anything(pool: StorePool) -> None:
+def test_a_crash_while_idle_affects_no_caller(pool: StorePool) -> None:
     run(graph_of(pool, NAME), COUNT)
     with pool.lease(NAME) as store:
         before = process(store)
@@ -188,7 +186,7 @@ def test_a_process_that_ended_while_nobody_asked_costs_nobody_anything(pool: Sto
         assert store.engine.losses == 1
 
 
-def test_writes_go_on_while_the_process_is_gone(pool: StorePool) -> None:
+def test_writes_continue_without_the_process(pool: StorePool) -> None:
     run(graph_of(pool, NAME), COUNT)
     with pool.lease(NAME) as store:
         os.kill(process(store).number, signal.SIGKILL)
@@ -197,7 +195,7 @@ def test_writes_go_on_while_the_process_is_gone(pool: StorePool) -> None:
         assert_whole(store)
 
 
-def test_a_process_that_ends_under_a_statement_that_writes_has_changed_nothing(pool: StorePool) -> None:
+def test_a_crash_during_a_write_statement_changes_nothing(pool: StorePool) -> None:
     run(
         graph_of(pool, NAME),
         CypherRequest(query="MATCH (e {id: 'n1'}) SET e.content = 'x' RETURN count(*)", mode="write"),
@@ -222,7 +220,7 @@ def test_a_process_that_ends_under_a_statement_that_writes_has_changed_nothing(p
         "MATCH (a:Entity) RETURN map(regexp_extract_all(a.content, '.'), regexp_extract_all(a.content, '.'))",
     ],
 )
-def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: str) -> None:
+def test_memory_is_bounded_and_the_process_survives(tmp_path: Path, query: str) -> None:
     options = {"buffer_pool_mb": 128, "engine_memory_mb": 512, "query_timeout": 60.0}
     with StorePool(settings(tmp_path, **options)) as pool:
         with pool.lease(NAME, create=True) as store:
@@ -236,7 +234,7 @@ def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: st
             assert run(graph_of(pool, NAME), COUNT).rows == [[1500]]
 
 
-def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_path: Path) -> None:
+def test_a_statement_that_ignores_its_timeout_kills_the_process(tmp_path: Path) -> None:
     options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     path = tmp_path / "graph.kuzu"
     engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
@@ -248,7 +246,7 @@ def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_pat
     engine.retire()
 
 
-def test_what_is_made_while_a_store_closes_is_left(tmp_path: Path) -> None:
+def test_an_engine_started_during_close_is_discarded(tmp_path: Path) -> None:
     closing = threading.Event()
     options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1, closing=closing)
     path = tmp_path / "graph.kuzu"
@@ -262,7 +260,7 @@ def test_what_is_made_while_a_store_closes_is_left(tmp_path: Path) -> None:
 ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k RETURN count(i + j + k)"
 
 
-def test_who_stops_waiting_leaves_no_answer_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
 
@@ -280,7 +278,7 @@ def test_who_stops_waiting_leaves_no_answer_for_the_next(tmp_path: Path, monkeyp
     engine.retire()
 
 
-def test_an_interrupt_stops_the_statement_that_it_was_meant_for(tmp_path: Path) -> None:
+def test_an_interrupt_stops_its_own_statement_only(tmp_path: Path) -> None:
     options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
     met: list[KgserveError] = []
@@ -308,7 +306,7 @@ def test_an_interrupt_stops_the_statement_that_it_was_meant_for(tmp_path: Path) 
     engine.retire()
 
 
-def test_an_unknown_error_is_a_defect_of_ours() -> None:
+def test_an_unknown_error_is_an_internal_error() -> None:
     assert [kind_named(name) for name in ("InvalidInput", "EngineFailed", "str", "")] == [
         InvalidInput,
         EngineFailed,
@@ -318,19 +316,19 @@ def test_an_unknown_error_is_a_defect_of_ours() -> None:
 
 
 def state_of(number: int) -> str:
-    """The state of a process, as Linux names it."""
+    """Return the state of a process, as reported by Linux."""
     return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def gone(number: int) -> bool:
     try:
-        # Ended and waited for by nobody, or just being taken out of the list of processes.
+        # A zombie that no process waits for, or one that is just being removed.
         return state_of(number) in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-def test_who_has_let_go_of_a_process_may_have_its_file_opened_by_another() -> None:
+def test_the_file_of_a_released_process_can_be_opened_by_another() -> None:
     nursery = ForkServer(ENGINE)
     for process in [nursery.process(0) for _ in range(20)]:
         process.close()
@@ -338,7 +336,7 @@ def test_who_has_let_go_of_a_process_may_have_its_file_opened_by_another() -> No
     nursery.close()
 
 
-def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
+def test_a_released_process_is_not_killed_again() -> None:
     nursery = ForkServer(ENGINE)
     first = nursery.process(0)
     first.close()
@@ -350,7 +348,7 @@ def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
     nursery.close()
 
 
-def test_a_nursery_that_ended_is_begun_again() -> None:
+def test_a_crashed_fork_server_is_restarted() -> None:
     nursery = ForkServer(ENGINE)
     first = nursery.process(1)
     parent = nursery._parent
@@ -377,7 +375,7 @@ time.sleep(60)
 """
 
 
-def test_processes_end_with_the_server_however_that_ends() -> None:
+def test_processes_end_with_the_server() -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         numbers = [int(each) for each in server.stdout.readline().split()]
@@ -397,7 +395,7 @@ def test_the_server_does_not_import_the_engine(module: str) -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_a_nursery_whose_server_left_an_answer_unread_ends_without_a_word() -> None:
+def test_a_fork_server_with_an_unread_response_ends_silently() -> None:
     own, other = socket.socketpair()
     with other:
         command = [
@@ -420,7 +418,7 @@ def test_a_nursery_whose_server_left_an_answer_unread_ends_without_a_word() -> N
     assert (nursery.returncode, said) == (0, b"")
 
 
-def test_a_nursery_nobody_needs_ends_in_a_while() -> None:
+def test_an_idle_fork_server_ends() -> None:
     nursery = ForkServer(ENGINE)
     nursery.process(0).close()
     parent = nursery._parent

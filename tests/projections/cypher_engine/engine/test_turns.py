@@ -1,4 +1,4 @@
-"""Places go round among callers, and nobody has all of them."""
+"""Fair distribution of slots among callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kgserve.projections.cypher_engine.engine.turns import MAX_WAITING_PER_SLOT,
 from tests.stores.writing import PATIENCE, until
 
 
-def test_a_caller_never_has_all_places() -> None:
+def test_a_caller_never_holds_all_slots() -> None:
     turns = FairPool(range(4))
     held = [turns.take("greedy", 0) for _ in range(3)]
     with pytest.raises(Unavailable, match="busy"):
@@ -23,19 +23,19 @@ def test_a_caller_never_has_all_places() -> None:
     assert turns.take("greedy", 0) == held[0]
 
 
-def test_the_process_itself_may_have_all() -> None:
+def test_internal_work_may_hold_all_slots() -> None:
     turns = FairPool(range(2))
     assert {turns.take("", 0), turns.take("", 0)} == {0, 1}
 
 
-def test_one_place_is_everybodys() -> None:
+def test_a_single_slot_is_available_to_every_caller() -> None:
     turns = FairPool(["only"])
     assert turns.take("a", 0) == "only"
     turns.give_back("a", "only")
     assert turns.take("a", 0) == "only"
 
 
-def test_places_go_round_among_those_who_wait() -> None:
+def test_slots_rotate_among_waiting_callers() -> None:
     turns = FairPool([1])
     served: list[str] = []
     place = turns.take("first", 0)
@@ -57,7 +57,7 @@ def test_places_go_round_among_those_who_wait() -> None:
     assert turns.waiting == 0
 
 
-def test_who_waits_too_long_is_told_and_takes_no_place_later() -> None:
+def test_a_timed_out_wait_fails_and_takes_no_slot_later() -> None:
     turns = FairPool([1])
     place = turns.take("a", 0)
     started = time.monotonic()
@@ -68,7 +68,7 @@ def test_who_waits_too_long_is_told_and_takes_no_place_later() -> None:
     assert turns.take("c", 0) == 1
 
 
-def test_a_queue_is_bounded_for_each_and_for_all() -> None:
+def test_queues_are_bounded_per_caller_and_in_total() -> None:
     turns = FairPool([1])
     place = turns.take("holder", 0)
     threads: list[threading.Thread] = []
