@@ -72,7 +72,7 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
         # One more than the page: the last state is compared with it, and it shows whether another page exists.
         found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
     if not found and before is None:
-        raise NotFound(f"store {graph.name!r} knows of no node {node_id!r}, past or present")
+        raise NotFound(f"store {graph.name!r} has no node {node_id!r}, now or in its history")
     newer = [before, *(state.first for state in found)]
     older = [*found[1:], None]
     shown = [*islice(zip(found, older, newer, strict=False), limit)]
@@ -180,7 +180,7 @@ def _require_version(graph: Graph, node_id: str, version: int) -> tuple[RowState
         follower = whole_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
-            raise NotFound(f"store {graph.name!r} knows of no version {version} of node {node_id!r}")
+            raise NotFound(f"store {graph.name!r} has no version {version} of node {node_id!r} in its history")
         return state, follower.look(lambda history: standing_of(history, state))
 
 
@@ -273,7 +273,7 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersion
         found, cut = _read_states(follower, entity_id, request.limit, after)
         above = [_find_parent(leased, follower, state) for state in found]
     if not found and after == 0:
-        raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
+        raise NotFound(f"store {graph.name!r} has no entity {entity_id!r}, now or in its history")
     versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
     return EntityVersionPage(versions, found[-1].first if cut else None)
 
@@ -289,7 +289,7 @@ def _memory_versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
         row = rows.node(extras.belongs_to)
         extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
     if row is not None and extras.ended == FORGOTTEN:
-        raise NotFound(f"memory {row.id!r} was forgotten; forget with undo brings it back")
+        raise NotFound(f"memory {row.id!r} was forgotten; restore it with `forget` and `undo`")
     if row is None or not row.is_memory or extras.ended:
         return None
     found = rows.nodes([edge.source for edge in incoming_of(rows, row.id, VERSION_OF)])
