@@ -197,7 +197,7 @@ def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
     if named and named != graph.name:
         fault(
             "graph_id",
-            f"is {named!r}, but the request is for store {graph.name!r}; remove it, or send the request to that store",
+            f"is {named!r}, but the request is for store {graph.name!r}; leave it out, or send it to that store",
         )
 
 
