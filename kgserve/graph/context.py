@@ -84,7 +84,7 @@ def markdown(entries: Sequence[ContextEntry], budget: int) -> ContextText:
     lines: list[str] = []
     spent = 0
     for count, entry in enumerate(entries, 1):
-        line, cut = _fitted(entry, budget - spent)
+        line, cut = _fit_line(entry, budget - spent)
         if line is None:
             return ContextText("\n".join(lines), spent, count - 1, truncated=True)
         lines.append(line)
@@ -109,7 +109,7 @@ def as_json(entries: Sequence[ContextEntry], budget: int) -> ContextText:
     """Render entries as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
     written: list[bytes] = []
     related: list[bytes] = []
-    spent = count_tokens(_object((), ()))
+    spent = count_tokens(_json_object((), ()))
     for entry in entries:
         one, more = _json_node(entry), [_json_edge(edge, entry.store) for edge in entry.edges]
         # Exact: every part begins and ends with a bracket, so no token spans two parts; only commas are added.
@@ -122,10 +122,10 @@ def as_json(entries: Sequence[ContextEntry], budget: int) -> ContextText:
         related += more
     if not written:
         return ContextText("", 0, 0, truncated=bool(entries))
-    return ContextText(_object(written, related), spent, len(written), truncated=len(written) < len(entries))
+    return ContextText(_json_object(written, related), spent, len(written), truncated=len(written) < len(entries))
 
 
-def _fitted(entry: ContextEntry, budget: int) -> tuple[str | None, bool]:
+def _fit_line(entry: ContextEntry, budget: int) -> tuple[str | None, bool]:
     """Return the line of a node, its text cut to fit, and whether it was cut; None if not even the id fits."""
     node, place = entry.node, f", in {entry.store}" if entry.store else ""
     head = f"- [{node.id}] ({node.type}{place}{_state_suffix(node)})"
@@ -142,7 +142,7 @@ def _fitted(entry: ContextEntry, budget: int) -> tuple[str | None, bool]:
     return (f"{head} {' '.join(words[:low])}{_ELLIPSIS}", True) if low and room > 0 else (None, True)
 
 
-def _object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
+def _json_object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
     return (b'{"nodes":[' + b",".join(nodes) + b'],"edges":[' + b",".join(edges) + b"]}").decode()
 
 

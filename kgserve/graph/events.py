@@ -75,7 +75,7 @@ class EventReader:
         """
         self._graphs = graphs
         self._pool = graphs.pool
-        self._came = came or (lambda name, _: wanted.positions.get(name))
+        self._arrival_position = came or (lambda name, _: wanted.positions.get(name))
         self._is_over = False
         self._wanted = wanted
         self._wake = wake
@@ -94,11 +94,11 @@ class EventReader:
         if self._wanted.stores is not None:
             first, *others = self._wanted.stores
             self._graphs.graph(first).beside(others)
-            self._begin({name: self._wanted.position(name) for name in self._wanted.stores})
+            self._follow_all({name: self._wanted.position(name) for name in self._wanted.stores})
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.turn
-        self._begin({name: self._start(name) for name in self._here()})
+        self._follow_all({name: self._start_position(name) for name in self._local_stores()})
         for name in self._wanted.positions.keys() - {*self._pool.names(), EVERY_OTHER_STORE}:
             self._announce("store_dropped", name, _now())
 
@@ -148,19 +148,19 @@ class EventReader:
             follower.fresh = False
             if self._followers.get(follower.name) is not follower:
                 continue  # the follower has already ended
-            more = self._take_from(follower, may_block=may_block)
+            more = self._read_follower(follower, may_block=may_block)
             if more is None:
-                follower.news()
+                follower.enqueue()
                 return None
             if more:
-                follower.news()
+                follower.enqueue()
                 break
         deliveries, self._waiting = self._waiting, []
         idle = not self._fresh and self._turn in (None, self._pool.feeds.turn)
         is_over = self._is_over or (self._unlisten is None and not self._followers)
         return EventPage(deliveries, idle, ended=idle and is_over)
 
-    def _take_from(self, follower: _Follower, *, may_block: bool) -> bool | None:
+    def _read_follower(self, follower: _Follower, *, may_block: bool) -> bool | None:
         """Queue a page of one store's events; return whether it has more, or None if that would block."""
         reader = follower.reader
         closed = reader.feed.closed
@@ -178,7 +178,7 @@ class EventReader:
             self._end(follower)
         return False
 
-    def _begin(self, positions: Mapping[str, Position | None]) -> None:
+    def _follow_all(self, positions: Mapping[str, Position | None]) -> None:
         if len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
             raise TooLarge(f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; select stores with ?store=")
         for name, position in positions.items():
@@ -196,7 +196,7 @@ class EventReader:
     def _follow(self, name: str, position: Position | None) -> None:
         self._pool.require_files(name)
         follower = _Follower(name, self._fresh, self._wake)
-        follower.reader = Reader(self._pool.feeds.of(name), position, follower.news_from_outside)
+        follower.reader = Reader(self._pool.feeds.of(name), position, follower.enqueue_from_thread)
         self._followers[name] = follower
         try:
             _check_reachable(follower.reader)
@@ -205,42 +205,42 @@ class EventReader:
             if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(EVERY_OTHER_STORE):
                 raise
             follower.reader.position = Position.after(follower.reader.feed.latest)
-        follower.news()
+        follower.enqueue()
 
     def _follow_new_stores(self) -> None:
         """Follow stores created since the last call; dropped ones end on their own."""
         self._turn = self._pool.feeds.turn
-        for name in self._here():
+        for name in self._local_stores():
             if name in self._followers:
                 continue
             with suppress(NotFound, FileNotFoundError):  # dropped again
                 came = self._pool.feeds.arrival(name) or 0
-                if (position := self._came(name, came) if came else START_POSITION) is None:
+                if (position := self._arrival_position(name, came) if came else START_POSITION) is None:
                     # The subscriber knows the position and reconnects with it.
                     self._is_over = True
                 else:
-                    self._begin({name: position})
+                    self._follow_all({name: position})
 
-    def _here(self) -> list[str]:
+    def _local_stores(self) -> list[str]:
         """Return the stores to follow on this node, whose files are up to date."""
         names = self._pool.here()
         if not self._pool.placement.is_shared:
             return names
         return [name for name in names if self._pool.feeds.arrival(name) is not None]
 
-    def _start(self, name: str) -> Position | None:
+    def _start_position(self, name: str) -> Position | None:
         position, came = self._wanted.position(name), self._pool.feeds.arrival(name)
         return Position.after(came or 0) if position is None and self._wanted.goes_on else position
 
     def _end(self, follower: _Follower) -> None:
         follower.reader.close()
         self._followers.pop(follower.name, None)
-        if follower.reader.feed.dropped or self._is_gone(follower.name):
+        if follower.reader.feed.dropped or self._is_dropped(follower.name):
             self._announce("store_dropped", follower.name, _now())
             if self._unlisten is not None:
                 self._turn = -1  # a store of the same name may exist by now
 
-    def _is_gone(self, name: str) -> bool:
+    def _is_dropped(self, name: str) -> bool:
         return not self._pool.layout(name).exists and self._pool.placement.away(name) is None
 
     def _deliver(self, name: str, entries: Sequence[FeedEntry]) -> None:
@@ -277,15 +277,15 @@ class _Follower:
         self._queue = queue
         self._wake = wake
 
-    def news(self) -> None:
+    def enqueue(self) -> None:
         """Queue the store, because it may have events."""
         if not self.fresh:
             self.fresh = True
             self._queue.append(self)
 
-    def news_from_outside(self) -> None:
+    def enqueue_from_thread(self) -> None:
         """Queue the store from any thread."""
-        self.news()
+        self.enqueue()
         self._wake()
 
 

@@ -60,7 +60,7 @@ class ReadMoment(Protocol):
         """A valid time."""
 
 
-def _without_depth(row: NodeRow) -> ReachedNode:
+def _to_reached_node(row: NodeRow) -> ReachedNode:
     return render.reached(row, 0)
 
 
@@ -210,12 +210,12 @@ class FederatedTraversal:
             for (store, _), row in self.edges.items()
             if (edge := self._edge(store, row))
         ]
-        shown = self._shown()
+        shown = self._visible_nodes()
         return LinkedNodes([(found[place], place.store, row, shown[place]) for place, row in self.rows.items()], links)
 
     def answer(self, start: str | None) -> bytes:
         """Return the result as JSON."""
-        shown = self._shown()
+        shown = self._visible_nodes()
         nodes = [shown.get(place) or _MissingNode(place.id, depth, place.store) for place, depth in self.depths.items()]
         edges = [edge for (store, _), row in self.edges.items() if (edge := self._edge(store, row)) is not None]
         reader = self._readers.get(self._graph.name)
@@ -230,13 +230,13 @@ class FederatedTraversal:
         fields = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
         return msgspec.json.encode(fields | {"nodes": nodes})
 
-    def _shown(self) -> dict[NodeLocation, ReachedNode]:
+    def _visible_nodes(self) -> dict[NodeLocation, ReachedNode]:
         """Return the nodes that exist, as answered."""
         found: dict[NodeLocation, ReachedNode] = {}
         for store, ids in _by_store(self.rows).items():
             rows = [self.rows[NodeLocation(store, node_id)] for node_id in ids]
             reader = self._reader_of(store)
-            for node in reader.to_nodes(rows, _without_depth) if reader is not None else ():
+            for node in reader.to_nodes(rows, _to_reached_node) if reader is not None else ():
                 place = NodeLocation(store, node.id)
                 node.store, node.depth = store, self.depths[place]
                 found[place] = node

@@ -72,12 +72,12 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
         # One more than the page: the last state is compared with it, and it shows whether another page exists.
         found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
     if not found and before is None:
-        raise NotFound(f"store {graph.name!r} knows of no node {node_id!r}, past or present")
+        raise NotFound(f"store {graph.name!r} has no node {node_id!r}, now or in its history")
     newer = [before, *(state.first for state in found)]
     older = [*found[1:], None]
     shown = [*islice(zip(found, older, newer, strict=False), limit)]
     version_states = follower.look(lambda history: standings(history, found[:limit]))
-    states = [_state(*each, standing) for each, standing in zip(shown, version_states, strict=True)]
+    states = [_node_state(*each, standing) for each, standing in zip(shown, version_states, strict=True)]
     versions = [state.node.version for state in states]
     if versions:
         span = range(min(versions), max(versions) + 1)
@@ -97,7 +97,7 @@ def _set_also_by(states: Sequence[NodeState], repeated: Iterable[SaidBy]) -> Non
 
 def node_version(graph: Graph, node_id: str, version: int) -> NodeAnswer:
     """Return one state of a node, without edges. Raises NotFound."""
-    state, standing = _version(graph, node_id, version)
+    state, standing = _require_version(graph, node_id, version)
     node = standing.shown_on(render.node(state.row))
     return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
@@ -107,7 +107,7 @@ def revert(graph: Graph, request: RevertNode) -> Future[InjectAnswer]:
 
     Its edges do not change. Raises NotFound.
     """
-    state, _ = _version(graph, request.node_id, request.version)
+    state, _ = _require_version(graph, request.node_id, request.version)
     put = put_again(state.row)
     batch = WriteBatch(nodes=[put], cost=cost([put], []))
     return graph.submit(batch, lambda report: inject_answer(report, 1, 0))
@@ -128,7 +128,7 @@ def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
         for change in Tail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
             seen = change.sequence
             if change.size:
-                found.append(_entry(change))
+                found.append(_change_entry(change))
                 rows += min(change.size, MAX_LISTED_CHANGE_ROWS)
             if len(found) == request.limit or rows >= MAX_CHANGES_PAGE_ROWS:
                 break
@@ -147,7 +147,7 @@ def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
         present = leased.state.sequence
         follower = whole_history(graph.graphs.historian, leased)
         now = RETENTION_CLOCK.require() if _is_by_age(request.before) else 0
-        before = follower.due(now) if request.before is None else _moment(follower, request.before, now)
+        before = follower.due(now) if request.before is None else _parse_moment(follower, request.before, now)
         pruned = follower.prune(before) if before > 0 else 0
         return PruneAnswer(
             store=graph.name, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
@@ -159,7 +159,7 @@ def _is_by_age(before: str | None) -> bool:
     return before is None or _DAYS_PATTERN.fullmatch(before) is not None
 
 
-def _moment(follower: HistoryFollower, before: str, now: int) -> int:
+def _parse_moment(follower: HistoryFollower, before: str, now: int) -> int:
     """Return the sequence for a sequence, a time, or a number of days before ``now``."""
     if found := _DAYS_PATTERN.fullmatch(before):
         time_meant = now - int(found[1]) * DAY_MICROSECONDS
@@ -174,17 +174,17 @@ def _moment(follower: HistoryFollower, before: str, now: int) -> int:
     return follower.look(lambda history: history.sequence_at(moment))
 
 
-def _version(graph: Graph, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
+def _require_version(graph: Graph, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
     """Return a state of a node, and whether it is current."""
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
-            raise NotFound(f"store {graph.name!r} knows of no version {version} of node {node_id!r}")
+            raise NotFound(f"store {graph.name!r} has no version {version} of node {node_id!r} in its history")
         return state, follower.look(lambda history: standing_of(history, state))
 
 
-def _state(
+def _node_state(
     state: RowState[NodeRow], older: RowState[NodeRow] | None, newer_first: int | None, standing: VersionState
 ) -> NodeState:
     follows = older is not None and older.last == state.first
@@ -200,7 +200,7 @@ def _state(
 
 
 def _differences(before: NodeRow, after: NodeRow) -> list[FieldChange]:
-    one, other = _fields(before), _fields(after)
+    one, other = _flat_fields(before), _flat_fields(after)
     paths = dict.fromkeys([*one, *other])
     return [
         FieldChange(path=path, before=one.get(path), after=other.get(path))
@@ -214,14 +214,14 @@ def _encoded_value(fields: dict[str, Any], path: str) -> bytes | None:
     return msgspec.json.encode(fields[path]) if path in fields else None
 
 
-def _fields(row: NodeRow) -> dict[str, Any]:
+def _flat_fields(row: NodeRow) -> dict[str, Any]:
     node = render.node(row)
     attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
     extras = {name: value for name in _EXTRAS_WITHOUT_AUTHOR if (value := getattr(node, name)) is not msgspec.UNSET}
     return {"type": node.type, "content": node.content, **attributes, **extras}
 
 
-def _entry(change: ChangeSet) -> ChangeEntry:
+def _change_entry(change: ChangeSet) -> ChangeEntry:
     listed = change.size <= MAX_LISTED_CHANGE_ROWS
     return ChangeEntry(
         sequence=change.sequence,
@@ -260,7 +260,7 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersion
     checked_label(entity_id, "entity_id")
     with graph.lease() as leased:
         with leased.reading() as rows:
-            found = _versions(rows, entity_id)
+            found = _memory_versions(rows, entity_id)
             above = parents(rows, [row.id for row in found or ()])
         if found is not None and len(found) > 1:
             return _page_of_versions(found, above, request)
@@ -270,15 +270,15 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityVersion
             if found is None:
                 raise
             return _page_of_versions(found, above, request)
-        found, cut = _states(follower, entity_id, request.limit, after)
-        above = [_parent(leased, follower, state) for state in found]
+        found, cut = _read_states(follower, entity_id, request.limit, after)
+        above = [_find_parent(leased, follower, state) for state in found]
     if not found and after == 0:
-        raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
+        raise NotFound(f"store {graph.name!r} has no entity {entity_id!r}, now or in its history")
     versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
     return EntityVersionPage(versions, found[-1].first if cut else None)
 
 
-def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
+def _memory_versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
     """Return the versions of a memory in order, the current one last; None if it is not an active memory.
 
     Raises NotFound if it was forgotten.
@@ -289,7 +289,7 @@ def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
         row = rows.node(extras.belongs_to)
         extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
     if row is not None and extras.ended == FORGOTTEN:
-        raise NotFound(f"memory {row.id!r} was forgotten; forget with undo brings it back")
+        raise NotFound(f"memory {row.id!r} was forgotten; restore it with `forget` and `undo`")
     if row is None or not row.is_memory or extras.ended:
         return None
     found = rows.nodes([edge.source for edge in incoming_of(rows, row.id, VERSION_OF)])
@@ -337,7 +337,9 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
     )
 
 
-def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[RowState[NodeRow]], bool]:
+def _read_states(
+    follower: HistoryFollower, entity_id: str, limit: int, after: int
+) -> tuple[list[RowState[NodeRow]], bool]:
     """Return the next states, read in small batches because one may be large, and whether more may follow."""
     found: list[RowState[NodeRow]] = []
     size = 0
@@ -351,7 +353,7 @@ def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -
     return found, True
 
 
-def _parent(store: OpenStore, follower: HistoryFollower, state: RowState[NodeRow]) -> str | None:
+def _find_parent(store: OpenStore, follower: HistoryFollower, state: RowState[NodeRow]) -> str | None:
     """Return the parent of a memory when one of its states ended; the current parent for the current state."""
     if not state.row.is_memory:
         return None

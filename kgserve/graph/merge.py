@@ -58,11 +58,11 @@ def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
 
     def batch(leased: OpenStore) -> WriteBatch:
         with leased.reading_links() as (rows, links):
-            found.append(_planned(rows, links, request, graph.name))
+            found.append(_plan_merge(rows, links, request, graph.name))
         return found[0].batch
 
     def answer(report: Report) -> MergeAnswer:
-        return _answer(request.node_id, found[0], report)
+        return _merge_answer(request.node_id, found[0], report)
 
     return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
 
@@ -88,7 +88,7 @@ class _MergePlan(msgspec.Struct, frozen=True):
     loops: int
 
 
-def _answer(node_id: str, merge_: _MergePlan, report: Report) -> MergeAnswer:
+def _merge_answer(node_id: str, merge_: _MergePlan, report: Report) -> MergeAnswer:
     return MergeAnswer(
         id=node_id,
         into=merge_.into,
@@ -103,8 +103,8 @@ def _answer(node_id: str, merge_: _MergePlan, report: Report) -> MergeAnswer:
     )
 
 
-def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _MergePlan:
-    absorbed, into, again = _both(rows, wanted, store)
+def _plan_merge(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _MergePlan:
+    absorbed, into, again = _require_nodes(rows, wanted, store)
     author = wanted.created_by or ""
     taken = MergeOutcome(NodePut(0, into.id), [], []) if again else merge_fields(into, absorbed, wanted)
     edges = list(_edges(rows, absorbed.id))
@@ -112,10 +112,10 @@ def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str
     keys = [moved_key(row.key, absorbed.id, into.id) for row in moving]
     present = rows.edges(keys)
     puts = [edge_again(row, key) for row, key in zip(moving, keys, strict=True) if key not in present]
-    elsewhere, link_puts = _links(links, absorbed.id, into.id)
+    elsewhere, link_puts = _plan_moved_links(links, absorbed.id, into.id)
     mark = [] if again else [EdgePut(0, (absorbed.id, into.id, MERGED_INTO), extras=EdgeExtrasPut(created_by=author))]
     batch = WriteBatch(
-        nodes=[taken.put] if again else [taken.put, _withdrawn(absorbed.id, author)],
+        nodes=[taken.put] if again else [taken.put, _withdrawing_put(absorbed.id, author)],
         edges=[*puts, *mark],
         links=link_puts,
         delete_edges=[row.key for row in edges],
@@ -129,7 +129,7 @@ def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str
     return _MergePlan(batch, into.id, taken, moved, dropped, len(edges) - len(moving))
 
 
-def _links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[LinkRow], list[LinkPut]]:
+def _plan_moved_links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[LinkRow], list[LinkPut]]:
     """Return the links of a node, and those that another node takes over. Raises TooLarge above the limit."""
     found = [] if links is None else links.outgoing(node_id, MAX_MOVED_EDGES + 1)
     if len(found) > MAX_MOVED_EDGES:
@@ -139,7 +139,7 @@ def _links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[Link
     return found, [link_again(row, key) for row, key in zip(found, keys, strict=True) if key not in present]
 
 
-def _both(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, bool]:
+def _require_nodes(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, bool]:
     """Return the node to merge, its survivor, and whether they were already merged. Raises NotFound and Conflict."""
     absorbed = _require(rows.node(wanted.node_id), wanted.node_id, store)
     into = _require(rows.node(resolve_redirect(rows, wanted.into)), wanted.into, store)
@@ -191,7 +191,7 @@ def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
     return (row for row in chain(rows.rows_of(out), incoming) if row.relation_type != MERGED_INTO)
 
 
-def _withdrawn(node_id: str, author: str) -> NodePut:
+def _withdrawing_put(node_id: str, author: str) -> NodePut:
     now = time.time_ns() // 1000
     return NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_from=now, valid_to=now))
 
@@ -220,12 +220,12 @@ def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
 
         def batch() -> WriteBatch:
             with store.reading_links() as (rows, links):
-                found.append(_planned_back(rows, links, request.node_id, seen, past, author, graph.name))
+                found.append(_plan_unmerge(rows, links, request.node_id, seen, past, author, graph.name))
             return found[0].batch
 
         return store.submit_prepared(batch)
 
-    return graph.write(begin, lambda report: _unmerged(request.node_id, found[0], report))
+    return graph.write(begin, lambda report: _unmerge_answer(request.node_id, found[0], report))
 
 
 class _MergeState(msgspec.Struct, frozen=True):
@@ -263,7 +263,7 @@ class _UnmergePlan(msgspec.Struct, frozen=True):
     kept: int = 0
 
 
-def _unmerged(node_id: str, unmerge_: _UnmergePlan, report: Report) -> UnmergeAnswer:
+def _unmerge_answer(node_id: str, unmerge_: _UnmergePlan, report: Report) -> UnmergeAnswer:
     lost = [
         NotRestored(source=each.key[0], target=each.key[1], relation_type=each.key[2], reason=each.reason)
         for each in report.skipped[:MAX_REPORTED_FIELDS]
@@ -309,7 +309,7 @@ def _merge_history(graph: Graph, store: OpenStore, seen: _MergeState) -> _MergeH
     node_id, at = seen.row.id, seen.row.sequence
     try:
         follower = whole_history(graph.graphs.historian, store)
-        past = follower.look(lambda history: _read(history, seen, at))
+        past = follower.look(lambda history: _read_merge_history(history, seen, at))
     except (Conflict, Gone) as error:
         error.reword(f"the merge of {node_id!r}, at sequence {at}, cannot be reverted: {error}")
         raise
@@ -321,7 +321,7 @@ def _merge_history(graph: Graph, store: OpenStore, seen: _MergeState) -> _MergeH
     return past
 
 
-def _read(history: History, seen: _MergeState, at: int) -> _MergeHistory | None:
+def _read_merge_history(history: History, seen: _MergeState, at: int) -> _MergeHistory | None:
     row = next(rows_at(history, (seen.row.id,), at - 1), None)
     if row is None or merged_at(history, row.id, at - 1) is not None:
         return None
@@ -329,8 +329,8 @@ def _read(history: History, seen: _MergeState, at: int) -> _MergeHistory | None:
     before, after = (next(rows_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
     moved = {moved_key(edge.key, row.id, seen.into) for edge in edges}
     links = _links_at(history, row.id, at - 1)
-    link_heirs = _link_heirs(history, seen, {moved_link(each.key, row.id, seen.into) for each in links})
-    return _MergeHistory(row, edges, before, after, _heirs(history, seen, moved), links, link_heirs)
+    link_heirs = _find_link_heirs(history, seen, {moved_link(each.key, row.id, seen.into) for each in links})
+    return _MergeHistory(row, edges, before, after, _find_edge_heirs(history, seen, moved), links, link_heirs)
 
 
 def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
@@ -341,7 +341,7 @@ def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
     return (row for row in edges if row.relation_type != MERGED_INTO)
 
 
-def _heirs(history: History, seen: _MergeState, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+def _find_edge_heirs(history: History, seen: _MergeState, moved: set[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
     """Return edges of other merged nodes that a moved edge also represents; the first merged node wins."""
     heirs: dict[EdgeKey, EdgeRow] = {}
     for other in seen.others:
@@ -358,8 +358,8 @@ def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
     return [state.row for state in history.links_from(node_id, at, UNLIMITED_EDGES)]
 
 
-def _link_heirs(history: History, seen: _MergeState, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
-    """Return the same as `_heirs` for links."""
+def _find_link_heirs(history: History, seen: _MergeState, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
+    """Return the same as `_find_edge_heirs` for links."""
     heirs: dict[LinkKey, LinkRow] = {}
     for other in seen.others if moved else ():
         with suppress(Gone):
@@ -379,19 +379,19 @@ class _LinkPlan(msgspec.Struct, frozen=True):
     inherited: int = 0
 
 
-def _planned_links(links: LinkReader | None, past: _MergeHistory, seen: _MergeState) -> _LinkPlan:
+def _plan_links(links: LinkReader | None, past: _MergeHistory, seen: _MergeState) -> _LinkPlan:
     if links is None or not past.links:
         return _LinkPlan([link_again(row, row.key) for row in past.links])
     moved = {moved_link(row.key, seen.row.id, seen.into): row for row in past.links}
     there = {row.key: row for row in links.of(moved)}
     at = seen.row.sequence
-    going = [key for key, row in there.items() if row.edge.sequence >= at and _same(row.edge, moved[key].edge)]
+    going = [key for key, row in there.items() if row.edge.sequence >= at and _is_same_edge(row.edge, moved[key].edge)]
     heirs = [link_again(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
     puts = [*(link_again(row, row.key) for row in past.links), *heirs]
     return _LinkPlan(puts, going, len(there) - len(going), len(heirs))
 
 
-def _planned_back(
+def _plan_unmerge(
     rows: Rows,
     links: LinkReader | None,
     node_id: str,
@@ -404,14 +404,14 @@ def _planned_back(
         raise Unavailable(f"the merge of {node_id!r} was changed by another request; try again")
     if seen is None or past is None:
         return _UnmergePlan(WriteBatch(nodes=[NodePut(0, node_id)], told=True))
-    moved = _moved(rows, past.edges, node_id, seen.into)
+    moved = _moved_edges(rows, past.edges, node_id, seen.into)
     there = rows.edges([*moved])
-    going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _same(row, moved[key])]
-    heirs = _inherited(going, moved, past, seen)
+    going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _is_same_edge(row, moved[key])]
+    heirs = _inherited_edges(going, moved, past, seen)
     puts = [*(edge_again(edge, edge.key) for edge in past.edges), *heirs]
-    elsewhere = _planned_links(links, past, seen)
-    back = _given_back(rows, seen, past, author)
-    nodes = [_as_it_was(past.row, author), *([] if back is None else [back.put])]
+    elsewhere = _plan_links(links, past, seen)
+    back = _reverted_fields(rows, seen, past, author)
+    nodes = [_restoring_put(past.row, author), *([] if back is None else [back.put])]
     batch = WriteBatch(
         nodes=nodes,
         edges=puts,
@@ -427,7 +427,7 @@ def _planned_back(
     return _UnmergePlan(batch, seen.into, back, restored, removed, len(there) - len(going) + elsewhere.kept)
 
 
-def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
+def _moved_edges(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:
     """Return the edges by the keys they were moved to, without those between the two nodes."""
     moving = [row for row in edges if {row.source, row.target} != {node_id, into}]
     steps = redirects_of(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
@@ -436,12 +436,12 @@ def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[Ed
     return dict(zip(ends, moving, strict=True))
 
 
-def _same(row: EdgeRow, edge: EdgeRow) -> bool:
+def _is_same_edge(row: EdgeRow, edge: EdgeRow) -> bool:
     """Return whether two edges have the same values and validity."""
     return (row.weight, row.attributes, row.extras) == (edge.weight, edge.attributes, edge.extras)
 
 
-def _inherited(
+def _inherited_edges(
     going: list[EdgeKey], moved: dict[EdgeKey, EdgeRow], past: _MergeHistory, seen: _MergeState
 ) -> list[EdgePut]:
     """Return edges of other merged nodes that replace edges to be deleted."""
@@ -449,7 +449,7 @@ def _inherited(
     return [edge_again(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
 
 
-def _given_back(rows: Rows, seen: _MergeState, past: _MergeHistory, author: str) -> GivenBack | None:
+def _reverted_fields(rows: Rows, seen: _MergeState, past: _MergeHistory, author: str) -> GivenBack | None:
     """Return what the survivor gives back; None if it took nothing over."""
     row = rows.node(seen.into)
     if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:
@@ -457,7 +457,7 @@ def _given_back(rows: Rows, seen: _MergeState, past: _MergeHistory, author: str)
     return revert_fields(past.before, past.after, row, seen.others, author)
 
 
-def _as_it_was(row: NodeRow, author: str) -> NodePut:
+def _restoring_put(row: NodeRow, author: str) -> NodePut:
     """Return a put that restores the validity of a merged node; a merge changes no other field of it."""
     extras = row.extras or NO_EXTRAS
     return NodePut(

@@ -48,16 +48,18 @@ def merge_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> Merg
     old, other = _mergeable(into), _mergeable(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
     new = _MergeableFields(
-        _text(old.content, other.content, wanted.content),
-        _text(old.summary, other.summary, summary_rule),
+        _merge_text(old.content, other.content, wanted.content),
+        _merge_text(old.summary, other.summary, summary_rule),
         tuple(dict.fromkeys((*old.tags, *other.tags)))[:MAX_TAGS],
-        _joined(old.attributes, other.attributes, wanted.attributes),
+        _merge_attributes(old.attributes, other.attributes, wanted.attributes),
     )
     put = _put(into.id, old, new, wanted.created_by or "")
-    return MergeOutcome(put, sorted(_differing(old, new)), sorted(_differing(new, other) & _paths(other)))
+    return MergeOutcome(
+        put, sorted(_differing_paths(old, new)), sorted(_differing_paths(new, other) & _set_paths(other))
+    )
 
 
-def _text(own: str, other: str, rule: str) -> str:
+def _merge_text(own: str, other: str, rule: str) -> str:
     match rule:
         case "fill":
             return own or other
@@ -71,7 +73,7 @@ def _text(own: str, other: str, rule: str) -> str:
             return own
 
 
-def _joined(own: dict[str, Any], other: dict[str, Any], rule: str) -> dict[str, Any]:
+def _merge_attributes(own: dict[str, Any], other: dict[str, Any], rule: str) -> dict[str, Any]:
     match rule:
         case "fill":
             return other | own
@@ -104,21 +106,21 @@ def _put(node_id: str, old: _MergeableFields, new: _MergeableFields, author: str
 def _differing_attributes(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
     """Return the names of the attributes that differ. Compares JSON: in Python, true equals 1."""
     names = one.keys() | other.keys()
-    return {name for name in names if _json(one, name) != _json(other, name)}
+    return {name for name in names if _encode_attribute(one, name) != _encode_attribute(other, name)}
 
 
-def _json(attributes: dict[str, Any], name: str) -> bytes | None:
+def _encode_attribute(attributes: dict[str, Any], name: str) -> bytes | None:
     return msgspec.json.encode(attributes[name]) if name in attributes else None
 
 
-def _differing(one: _MergeableFields, other: _MergeableFields) -> set[str]:
+def _differing_paths(one: _MergeableFields, other: _MergeableFields) -> set[str]:
     """Return the paths of the fields that differ."""
     found = {f"attributes.{name}" for name in _differing_attributes(one.attributes, other.attributes)}
     found |= {f"tags.{tag}" for tag in {*one.tags} ^ {*other.tags}}
     return found | {name for name in ("content", "summary") if getattr(one, name) != getattr(other, name)}
 
 
-def _paths(fields: _MergeableFields) -> set[str]:
+def _set_paths(fields: _MergeableFields) -> set[str]:
     """Return the paths of the fields that are set."""
     found = {f"attributes.{name}" for name in fields.attributes} | {f"tags.{tag}" for tag in fields.tags}
     return found | {name for name in ("content", "summary") if getattr(fields, name)}
@@ -139,9 +141,9 @@ def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterabl
     """
     old, then, now = _mergeable(before), _mergeable(after), _mergeable(row)
     shared = [_mergeable(other) for other in others]
-    changed = _differing(old, then)
-    since = changed & _differing(then, now)
-    going = {path for path in changed - since if not any(_says(other, path, now) for other in shared)}
+    changed = _differing_paths(old, then)
+    since = changed & _differing_paths(then, now)
+    going = {path for path in changed - since if not any(_has_same_value(other, path, now) for other in shared)}
     attributes = {**now.attributes}
     for name in (path.removeprefix("attributes.") for path in going if path.startswith("attributes.")):
         attributes.pop(name)
@@ -156,12 +158,14 @@ def revert_fields(before: NodeRow, after: NodeRow, row: NodeRow, others: Iterabl
     return GivenBack(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
 
 
-def _says(other: _MergeableFields, path: str, now: _MergeableFields) -> bool:
+def _has_same_value(other: _MergeableFields, path: str, now: _MergeableFields) -> bool:
     """Return whether another node has the same value at a path."""
     kind, _, name = path.partition(".")
     match kind:
         case "attributes":
-            return name in other.attributes and _json(other.attributes, name) == _json(now.attributes, name)
+            return name in other.attributes and _encode_attribute(other.attributes, name) == _encode_attribute(
+                now.attributes, name
+            )
         case "tags":
             return name in other.tags
         case _:

@@ -67,7 +67,10 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     own, links = parted(graph, edges, edge_puts) if any(edge.to_graph for edge in edges) else (edge_puts, [])
     batch = WriteBatch(nodes=node_puts, edges=own, links=links, touch=request.touch, cost=cost(node_puts, edge_puts))
 
-    merged = [*_repeats("nodes", node_puts, attrgetter("id")), *_repeats("edges", [*own, *links], attrgetter("key"))]
+    merged = [
+        *_find_repeats("nodes", node_puts, attrgetter("id")),
+        *_find_repeats("edges", [*own, *links], attrgetter("key")),
+    ]
 
     def answer(report: Report) -> InjectAnswer:
         made = inject_answer(report, len(nodes), len(edges))
@@ -80,7 +83,7 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     return graph.submit(batch, answer, create=True)
 
 
-def _repeats(
+def _find_repeats(
     name: str, puts: Iterable[NodePut | EdgePut | LinkPut], key: Callable[[Any], Hashable]
 ) -> Iterator[MergedRow]:
     """Yield the puts of a list whose key an earlier one has."""
@@ -190,10 +193,10 @@ def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswe
 
     Deleting an edge that does not exist is not an error.
     """
-    return _delete_edge(graph, _checked_key(graph, request, Faults()))
+    return _delete_edge(graph, _require_key(graph, request, Faults()))
 
 
-def _checked_key(graph: Graph, request: EdgeKeyRequest | RetireEdgeRequest, faults: Faults) -> EdgeKey | LinkKey:
+def _require_key(graph: Graph, request: EdgeKeyRequest | RetireEdgeRequest, faults: Faults) -> EdgeKey | LinkKey:
     """Return the key of the requested edge. Raises InvalidInput with all faults found."""
     key = (request.source, request.target, request.relation_type)
     for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
@@ -239,7 +242,7 @@ def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
         put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
         return WriteBatch(nodes=[put], told=True, cost=len(node_id))
 
-    return _retire(graph, batch)
+    return _submit_retirement(graph, batch)
 
 
 def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer]:
@@ -251,7 +254,7 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
     """
     faults = Faults()
     valid_to, author = _checked_end(request, faults)
-    key = _checked_key(graph, request, faults)
+    key = _require_key(graph, request, faults)
 
     def batch(leased: OpenStore) -> WriteBatch:
         row = edge_of(leased, key)
@@ -264,11 +267,11 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
         edges, links = ([], [LinkPut(key.store, put)]) if isinstance(key, LinkKey) else ([put], [])
         return WriteBatch(edges=edges, links=links, touch=False, told=True, cost=sum(map(len, row.key)))
 
-    return _retire(graph, batch)
+    return _submit_retirement(graph, batch)
 
 
-def _retire(graph: Graph, batch: Callable[[OpenStore], WriteBatch]) -> Future[RetireAnswer]:
-    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retired)
+def _submit_retirement(graph: Graph, batch: Callable[[OpenStore], WriteBatch]) -> Future[RetireAnswer]:
+    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retire_answer)
 
 
 def _checked_end(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
@@ -290,7 +293,7 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
     return now if ended is None else min(ended, now)
 
 
-def _retired(report: Report) -> RetireAnswer:
+def _retire_answer(report: Report) -> RetireAnswer:
     found = report.rows[0]
     row = found.edge if isinstance(found, LinkRow) else found
     end = row.extras.valid_to if row.extras is not None else None

@@ -82,7 +82,11 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
             raise InvalidInput("`version` cannot be combined with `as_of`, `valid_at` or `follow_symlinks`")
         return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
     node_id = checked_label(request.node_id)
-    inbound, past, moment = _inbound(graph, request), graph.past(request.as_of), _or_any(request.valid_at)
+    inbound, past, moment = (
+        _read_inbound_links(graph, request),
+        graph.past(request.as_of),
+        _valid_at_or_any(request.valid_at),
+    )
     with (
         graph.lease() as store,
         read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
@@ -94,18 +98,18 @@ def get_node(graph: Graph, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
     return encoded(found)
 
 
-def _or_any(valid_at: str | None) -> str:
+def _valid_at_or_any(valid_at: str | None) -> str:
     """Return the requested valid time, by default any."""
     return VALID_AT_ANY if valid_at is None else valid_at
 
 
-def _resolve(reader: GraphReader, node_id: str, valid_at: str | None) -> str:
+def _follow_redirects(reader: GraphReader, node_id: str, valid_at: str | None) -> str:
     """Return a node's id after following merge redirects; unchanged if merged nodes are requested, too."""
     return node_id if valid_at == VALID_AT_ANY else reader.resolve_redirects((node_id,))[node_id]
 
 
 def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_Inbound]) -> bytes | None:
-    node_id = _resolve(reader, wanted.node_id, wanted.valid_at)
+    node_id = _follow_redirects(reader, wanted.node_id, wanted.valid_at)
     node = reader.encode_node(node_id)
     if node is None:
         return None
@@ -147,7 +151,7 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | 
         wanted_nodes = NodeFilter(types, tags, reader.valid_at, attributes)
         found = reader.list_nodes(wanted_nodes, place, wanted.limit)
         nodes = reader.to_nodes(found.items, render.node)
-    return nodes, None if found.next is None else _cursor_of(found.next)
+    return nodes, None if found.next is None else _encode_cursor(found.next)
 
 
 def _start_of_page(wanted: NodesQuery) -> PagePosition:
@@ -155,19 +159,19 @@ def _start_of_page(wanted: NodesQuery) -> PagePosition:
     if wanted.offset and wanted.cursor:
         faults("offset", "can be used for the first page only; it cannot be combined with `cursor`")
     faults.raise_any()
-    return _place_of(wanted.cursor) if wanted.cursor else PagePosition("", wanted.offset)
+    return _decode_cursor(wanted.cursor) if wanted.cursor else PagePosition("", wanted.offset)
 
 
 _OMITTED_FIELDS = {"content", "attributes", "freshness_at", AUTHOR_FIELD, "conflicts", "superseded_by"}
 _COMPACT_FIELDS = [name for name in ListedNode.__struct_fields__ if name not in _OMITTED_FIELDS]
 
 
-def _cursor_of(place: PagePosition) -> str:
+def _encode_cursor(place: PagePosition) -> str:
     after = urlsafe_b64encode(place.after.encode()).decode().rstrip("=")
     return f"{after}.{place.skip}" if place.skip else after
 
 
-def _place_of(cursor: str) -> PagePosition:
+def _decode_cursor(cursor: str) -> PagePosition:
     text, _, skip = cursor.partition(".")
     try:
         after = urlsafe_b64decode((text + "=" * (-len(text) % 4)).encode("ascii")).decode()
@@ -175,7 +179,7 @@ def _place_of(cursor: str) -> PagePosition:
     except ValueError:
         place = PagePosition()
     # The decoder ignores characters outside its alphabet.
-    if not place.after or not 0 <= place.skip <= MAX_NODES_OFFSET or _cursor_of(place) != cursor:
+    if not place.after or not 0 <= place.skip <= MAX_NODES_OFFSET or _encode_cursor(place) != cursor:
         raise InvalidInput.at("cursor", "is not a cursor of this list; use the `next_cursor` of the previous page")
     return place
 
@@ -200,7 +204,7 @@ def incoming(graph: Graph, request: IncomingRequest) -> EncodedAnswer[EdgeList]:
     return edges_of_node(graph, request, outgoing=False)
 
 
-def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_Inbound]:
+def _read_inbound_links(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_Inbound]:
     """Return the current links to a node, if requested. May block."""
     if not wanted.follow_symlinks:
         return ()
@@ -240,9 +244,9 @@ def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outg
     """Return a page of a node's edges. Reads all edges of the node. Raises as `incoming` does."""
     checked_label(request.node_id)
     kinds = tuple(filter(None, request.kinds))
-    inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)
+    inbound = () if outgoing or isinstance(request, EdgesRequest) else _read_inbound_links(graph, request)
     wanted = EdgePage(outgoing, kinds, request.offset, request.limit)
-    past, moment = graph.past(request.as_of), _or_any(request.valid_at)
+    past, moment = graph.past(request.as_of), _valid_at_or_any(request.valid_at)
     with (
         graph.lease() as store,
         read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
@@ -257,7 +261,7 @@ def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outg
 def _encode_page(
     reader: GraphReader, asked: EdgesRequest | IncomingRequest, wanted: EdgePage, inbound: Sequence[_Inbound]
 ) -> bytes | None:
-    node_id = _resolve(reader, asked.node_id, asked.valid_at)
+    node_id = _follow_redirects(reader, asked.node_id, asked.valid_at)
     if not reader.has_valid(node_id):
         return None
     leading = reader.valid_links(node_id) if wanted.outgoing else []
@@ -280,15 +284,15 @@ def _page_with_links(
     """Return the same as `encode_edge_page`, with links among the edges."""
     end = wanted.offset + wanted.limit
     first, _, count = reader.encode_edge_page(node_id, wanted._replace(offset=0, limit=end))
-    merged = [(_order_of_shown(_edge(text)), text) for text in (*first, *links)]
+    merged = [(_edge_order(_decode_edge(text)), text) for text in (*first, *links)]
     merged.sort(key=itemgetter(0))
     return [text for _, text in merged[wanted.offset : end]], count + len(links) > end
 
 
-_edge = json_decoder(Edge).decode
+_decode_edge = json_decoder(Edge).decode
 
 
-def _order_of_shown(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
+def _edge_order(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
     ordinal = None if edge.ordinal is msgspec.UNSET else edge.ordinal
     created_at = parse_time(edge.attributes["created_at"])
     ends = edge.source, edge.target, edge.relation_type
@@ -325,7 +329,7 @@ def traverse(graph: Graph, request: TraverseRequest) -> EncodedAnswer[TraverseAn
         graph.lease() as store,
         read_graph(store, past, request.valid_at, max_edges=graph.most_edges) as reader,
     ):
-        start = _resolve(reader, wanted.start, request.valid_at)
+        start = _follow_redirects(reader, wanted.start, request.valid_at)
         found = reader.encode_walk(msgspec.structs.replace(wanted, start=start, valid_at=reader.valid_at))
     return encoded(
         b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}'
@@ -380,7 +384,7 @@ def count(graph: Graph, request: CountRequest) -> CountAnswer:
     scanned, `exact` is false, and `count` is a lower bound.
     """
     with graph.lease() as store:
-        wanted = _filter(store, request)
+        wanted = _node_filter(store, request)
         found, sequence = store.listing(
             lambda catalog, rows: (catalog.count(wanted), rows.at), by_attributes=bool(wanted.attributes)
         )
@@ -392,11 +396,11 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
 
     Raises Gone for a moment that is no longer in the history.
     """
-    ids = _checked(request.ids)
+    ids = _unique_ids(request.ids)
     past = graph.past(request.as_of)
-    with graph.lease() as store, read_graph(store, past, _or_any(request.valid_at)) as reader:
+    with graph.lease() as store, read_graph(store, past, _valid_at_or_any(request.valid_at)) as reader:
         nodes = {node.id: node for node in reader.to_nodes([*reader.valid_nodes(ids).values()], render.node)}
-    return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
+    return NodesAnswer(nodes=list(nodes.values()), missing=_missing_ids(ids, nodes))
 
 
 def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
@@ -414,7 +418,7 @@ def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNode
             "a filter is required: ids, types, tags or attributes; to delete everything, delete the store"
         )
     with graph.lease() as store:
-        wanted = _filter(store, request)
+        wanted = _node_filter(store, request)
         deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
 
     def look(leased: OpenStore) -> _DeletionPlan:
@@ -451,9 +455,9 @@ class _Deletion(msgspec.Struct, frozen=True):
         """Return what to delete of the current rows."""
         found = rows.nodes(self.candidates)
         fitting = {node_id: None for node_id, row in found.items() if self.wanted.matches(row)}
-        ids, edges = _bounded(rows, islice(fitting, self.request.limit))
+        ids, edges = _limit_edges(rows, islice(fitting, self.request.limit))
         return _DeletionPlan(
-            ids, edges, len(ids) < len(fitting), _missing(self.candidates, fitting), memories_left(rows, ids)
+            ids, edges, len(ids) < len(fitting), _missing_ids(self.candidates, fitting), memories_left(rows, ids)
         )
 
     def answer(self, chosen: _DeletionPlan, sequence: int) -> DeleteNodesAnswer:
@@ -471,12 +475,12 @@ class _Deletion(msgspec.Struct, frozen=True):
         )
 
 
-def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
+def _limit_edges(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
     """Return the first nodes that fit into one deletion, and the number of their edges."""
     ids: list[str] = []
     edges: set[int] = set()
     for node_id in nodes:
-        more = _edges_of(rows, node_id) - edges
+        more = _deleted_edge_numbers(rows, node_id) - edges
         if ids and len(edges) + len(more) > MAX_EDGES_PER_DELETION:
             break
         edges |= more
@@ -484,7 +488,7 @@ def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
     return ids, len(edges)
 
 
-def _edges_of(rows: Rows, node_id: str) -> set[int]:
+def _deleted_edge_numbers(rows: Rows, node_id: str) -> set[int]:
     """Return the numbers of the edges deleted with a node, including those of its former versions."""
     node = np.array([rows.number(each) for each in with_versions(rows, (node_id,))])
     found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
@@ -494,7 +498,7 @@ def _edges_of(rows: Rows, node_id: str) -> set[int]:
 def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesRequest) -> list[str]:
     """Return ids that may match, one more than the limit: the requested ids, or the first matching ones."""
     if request.ids:
-        return _checked(request.ids)
+        return _unique_ids(request.ids)
     found: list[str] = []
     place: PagePosition | None = PagePosition()
     while place is not None and len(found) <= request.limit:
@@ -505,26 +509,26 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
     return found
 
 
-def _filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
-    types, tags = tuple(_unique(request.types or ())), tuple(_unique(request.tags or ()))
+def _node_filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
+    types, tags = tuple(_without_repeats(request.types or ())), tuple(_without_repeats(request.tags or ()))
     moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.dated else None)
     return NodeFilter(types, tags, moment, asked_attributes(request.attributes))
 
 
-def _checked(ids: Iterable[str]) -> list[str]:
+def _unique_ids(ids: Iterable[str]) -> list[str]:
     """Return valid ids, without duplicates. Raises InvalidInput."""
     faults = Faults()
-    unique = _unique(ids)
+    unique = _without_repeats(ids)
     for place, node_id in enumerate(unique):
         check_label(node_id, f"ids[{place}]", faults)
     faults.raise_any()
     return unique
 
 
-def _unique(texts: Iterable[str]) -> list[str]:
+def _without_repeats(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _missing(ids: Iterable[str], found: Collection[str]) -> list[str]:
+def _missing_ids(ids: Iterable[str], found: Collection[str]) -> list[str]:
     existing = frozenset(found)
     return [node_id for node_id in ids if node_id not in existing]

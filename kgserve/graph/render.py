@@ -20,12 +20,12 @@ _edge = json_decoder(Edge).decode
 
 def node(row: NodeRow) -> Node:
     """Return a node."""
-    return _node(_open_node(row) + b"}")
+    return _node(_encode_node_open(row) + b"}")
 
 
 def reached(row: NodeRow, depth: int) -> ReachedNode:
     """Return a node of a traversal."""
-    return _reached(b'%b,"depth":%d}' % (_open_node(row), depth))
+    return _reached(b'%b,"depth":%d}' % (_encode_node_open(row), depth))
 
 
 def edge(row: EdgeRow) -> Edge:
@@ -38,7 +38,7 @@ def link(row: LinkRow) -> Edge:
     return _edge(encode_link(row))
 
 
-def _open_node(row: NodeRow) -> bytes:
+def _encode_node_open(row: NodeRow) -> bytes:
     data = encode_node(row)
     if row.extras is None or row.extras.freshness_at is None:
         return data

@@ -53,12 +53,12 @@ def sample(reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], lim
         truncated = truncated or incident.cut
         owner, end = _neighbours(reader, wanted, level, incident)
         levels.append((level[owner], end))
-        level = _first_new(owner, end, found, limits.per_node)
+        level = _select_new(owner, end, found, limits.per_node)
         room = limits.max_nodes - len(found)
         truncated = truncated or len(level) > room
         level = level[:room]
         found = np.concatenate((found, level))
-    return SubgraphSample(found, _left_out(levels, found), truncated)
+    return SubgraphSample(found, _count_left_out(levels, found), truncated)
 
 
 def _neighbours(
@@ -83,7 +83,7 @@ def _neighbours(
     return owner[order], ordered[rank[order]]
 
 
-def _first_new(owner: Numbers, end: Numbers, found: Numbers, per_node: int) -> Numbers:
+def _select_new(owner: Numbers, end: Numbers, found: Numbers, per_node: int) -> Numbers:
     """Return the first neighbours of each node that are not sampled yet."""
     places = np.arange(len(owner)) - np.searchsorted(owner, owner)
     new = end[places < per_node]
@@ -91,7 +91,7 @@ def _first_new(owner: Numbers, end: Numbers, found: Numbers, per_node: int) -> N
     return new[np.sort(np.unique(new, return_index=True)[1])]
 
 
-def _left_out(levels: Iterable[tuple[Numbers, Numbers]], found: Numbers) -> list[tuple[int, int]]:
+def _count_left_out(levels: Iterable[tuple[Numbers, Numbers]], found: Numbers) -> list[tuple[int, int]]:
     counts: Counter[int] = Counter()
     for owner, end in levels:
         counts.update(owner[~np.isin(end, found)].tolist())

@@ -41,11 +41,11 @@ _MAX_SAFE_ID_CHARS = MAX_ID_BYTES // 4
 _CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
-_OF_NODE, _OF_EDGE = (
+_WRITABLE_NODE_FIELDS, _WRITABLE_EDGE_FIELDS = (
     tuple(field for field in row.optional if not field.is_own and not field.is_kept) for row in (NODE, EDGE)
 )
 _LINE_FIELDS = tuple(field for field in NODE.optional if not field.is_own)
-_AUTHOR_FIELD = next(field for field in _OF_NODE if field.name == AUTHOR_FIELD)
+_AUTHOR_FIELD = next(field for field in _WRITABLE_NODE_FIELDS if field.name == AUTHOR_FIELD)
 
 _FIELD_NAME_PATTERN = re.compile(r"[^.\[]+")
 
@@ -103,23 +103,23 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
     check_label(node.id, "id", fault)
     if node.type is not None:
         check_label(node.type, "type", fault)
-    if node.content is not None and _longer(node.content, MAX_CONTENT_BYTES):
+    if node.content is not None and _is_longer(node.content, MAX_CONTENT_BYTES):
         fault("content", _CONTENT_TOO_LONG)
     attributes = None if node.attributes is None else canonical(node.attributes, fault)
     if not isinstance(node, NodeLine):
-        sent = _extras(_sent_of_node(node), _OF_NODE, fault)
+        sent = _checked_extras(_node_values(node), _WRITABLE_NODE_FIELDS, fault)
         extras = NodeExtrasPut(**sent) if sent else None
         return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
-    sent = _extras(_sent_of_line(node), _LINE_FIELDS, fault)
+    sent = _checked_extras(_line_values(node), _LINE_FIELDS, fault)
     extras = NodeExtrasPut(**sent) if sent else None
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
     put = NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
-    return put if node.conflicts is None and not isinstance(node, HeadLine) else _among_heads(put, node, fault)
+    return put if node.conflicts is None and not isinstance(node, HeadLine) else _with_conflicts(put, node, fault)
 
 
-def _among_heads(put: NodePut, node: NodeLine, fault: Fault) -> NodePut:
+def _with_conflicts(put: NodePut, node: NodeLine, fault: Fault) -> NodePut:
     if node.version is None:
         fault("version", "is required for a version that is in conflict with others")
     return msgspec.structs.replace(put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, HeadLine))
@@ -144,29 +144,29 @@ def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
     check_label(edge.relation_type, "relation_type", fault)
     own = created = updated = None
     if edge.attributes is not None:
-        created, updated = (_stamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
+        created, updated = (_pop_timestamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
         own = canonical(edge.attributes, fault)
     version = edge.version if isinstance(edge, EdgeLine) else None
     weight = None if edge.weight is None else edge.weight + 0.0
     key = (edge.source, edge.target, edge.relation_type)
-    sent = _extras(_sent_of_edge(edge), _OF_EDGE, fault)
+    sent = _checked_extras(_edge_values(edge), _WRITABLE_EDGE_FIELDS, fault)
     extras = EdgeExtrasPut(**sent) if sent else None
     return EdgePut(index, key, weight, own, created, updated, version, extras)
 
 
-_sent_of_line = attrgetter(*names(_LINE_FIELDS))
-_sent_of_node, _sent_of_edge = attrgetter(*names(_OF_NODE)), attrgetter(*names(_OF_EDGE))
+_line_values = attrgetter(*names(_LINE_FIELDS))
+_node_values, _edge_values = attrgetter(*names(_WRITABLE_NODE_FIELDS)), attrgetter(*names(_WRITABLE_EDGE_FIELDS))
 
 
-def _extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> dict[str, Any]:
+def _checked_extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> dict[str, Any]:
     """Return the validated optional fields that were sent, by name."""
     if sent.count(None) == len(sent):
         return {}
     values = zip(known, sent, strict=True)
-    return {field.name: _extra(field, value, fault) for field, value in values if value is not None}
+    return {field.name: _checked_extra(field, value, fault) for field, value in values if value is not None}
 
 
-def _extra(field: Field, value: Any, fault: Fault) -> Any:
+def _checked_extra(field: Field, value: Any, fault: Fault) -> Any:
     match field.type:
         case fields.STRING_TYPE:
             return _check_text(value, field, fault)
@@ -179,7 +179,7 @@ def _extra(field: Field, value: Any, fault: Fault) -> Any:
 
 
 def _check_text(text: str, field: Field, fault: Fault) -> str:
-    if _longer(text, field.max_bytes):
+    if _is_longer(text, field.max_bytes):
         fault(field.name, f"is longer than {field.max_bytes} bytes of UTF-8")
     return text
 
@@ -217,7 +217,7 @@ def check_label(text: str, path: str, fault: Fault) -> None:
         return
     if not text:
         fault(path, "is empty")
-    elif _longer(text, MAX_ID_BYTES):
+    elif _is_longer(text, MAX_ID_BYTES):
         fault(path, f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
 
 
@@ -229,7 +229,7 @@ def checked_label(text: str, path: str = "id") -> str:
     return text
 
 
-def _longer(text: str, limit: int) -> bool:
+def _is_longer(text: str, limit: int) -> bool:
     # A character takes at most four bytes, so only texts near the limit are encoded.
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
 
@@ -281,7 +281,7 @@ def _fail(fault: Fault, path: str, message: str) -> bool:
     return False
 
 
-def _stamp(attributes: dict[str, Any], field: str, fault: Fault) -> str | None:
+def _pop_timestamp(attributes: dict[str, Any], field: str, fault: Fault) -> str | None:
     """Remove a timestamp of an edge from its attributes, and return its text."""
     value = attributes.pop(field, None)
     if value is not None and not isinstance(value, str):

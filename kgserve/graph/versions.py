@@ -56,7 +56,7 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
     """
     faults = Faults()
     _check_graph(graph, request.graph_id, faults)
-    fields = _one_name(request, faults)
+    fields = _with_contract_names(request, faults)
     sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None}
     put = version_put(fields, called(faults, sent))
     faults.raise_any()
@@ -74,7 +74,7 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
         # A generated id belongs to this call, so a retried call created the node itself.
         created = report.nodes_created > 0 or not fields.lineage_id
         made = PutNodeAnswer(node=node, created=created, sequence=report.sequence)
-        return msgspec.structs.replace(made, **_lost(put, report))
+        return msgspec.structs.replace(made, **_overwritten(put, report))
 
     return graph.submit(node_batch(put), answer, create=True)
 
@@ -122,7 +122,7 @@ def went_beside(put: NodePut, report: Report) -> bool:
     return put.based_on is not None and report.nodes_updated > 0 and conflicts(written(report)) != ()
 
 
-def _lost(put: NodePut, report: Report) -> dict[str, Any]:
+def _overwritten(put: NodePut, report: Report) -> dict[str, Any]:
     """Return what a put overwrote: the version that its writer had not read, and fields that were left out."""
     if not (report.before and report.nodes_updated):
         return {}
@@ -144,7 +144,7 @@ def _set_fields(row: NodeRow) -> list[str]:
     return [name for name in fields if getattr(shown, name) not in ("", {}, [], None, msgspec.UNSET)]
 
 
-def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
+def _with_contract_names(request: PutNodeRequest, fault: Fault) -> NodeFields:
     """Return the request with its fields under the names of the versioned API."""
     values = {
         name: named_twice(fault, name, getattr(request, name), ours, getattr(request, ours))
@@ -197,14 +197,14 @@ def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
     if named and named != graph.name:
         fault(
             "graph_id",
-            f"is {named!r}, but the request is for store {graph.name!r}; remove it or change the URL",
+            f"is {named!r}, but the request is for store {graph.name!r}; leave it out, or send it to that store",
         )
 
 
 def _queue(store: OpenStore, item: object, place: int) -> _Queued:
     faults = Faults()
     try:
-        spec = _read(item, NodeSpec)
+        spec = _decode_item(item, NodeSpec)
         put = version_put(spec, called(faults, _NODE_NAMES), place)
         faults.raise_any()
         return spec, put, store.submit(node_batch(put), VERSION_QUEUE_TIMEOUT_SECONDS)
@@ -212,7 +212,7 @@ def _queue(store: OpenStore, item: object, place: int) -> _Queued:
         return error
 
 
-def _read(item: object, kind: type[_Spec]) -> _Spec:
+def _decode_item(item: object, kind: type[_Spec]) -> _Spec:
     """Decode an item of a subgraph. Raises InvalidInput naming the faulty field, or the error of an earlier attempt."""
     if isinstance(item, kind):
         return item
@@ -244,7 +244,7 @@ def _node_result(item: object, queued: _Queued) -> NodeResult:
     error = None
     if went_beside(put, report):
         error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
-    lost = {} if error else _lost(put, report)
+    lost = {} if error else _overwritten(put, report)
     created = report.nodes_created > 0 or not spec.lineage_id
     return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
@@ -254,7 +254,7 @@ def _put_edges(store: OpenStore, items: Sequence[object], refs: Mapping[str, str
     puts: list[EdgePut | LinkPut] = []
     for index, item in enumerate(items):
         try:
-            spec = _read(item, EdgeSpec)
+            spec = _decode_item(item, EdgeSpec)
             put = _edge_put(index, spec, refs)
             if spec.to_graph and leads_elsewhere(graph, spec.to_graph):
                 put = LinkPut(spec.to_graph, put)
@@ -274,7 +274,7 @@ def _written_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> dict[int,
 
     Several puts of one edge are separate commits, so that the history holds each.
     """
-    queued = [(wave, _queue_edges(store, wave)) for wave in _waves(puts)]
+    queued = [(wave, _queue_edges(store, wave)) for wave in _split_repeats(puts)]
     found: dict[int, EdgeResult] = {}
     for wave, writing in queued:
         try:
@@ -285,7 +285,7 @@ def _written_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> dict[int,
     return found
 
 
-def _waves(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut]]:
+def _split_repeats(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut]]:
     """Split puts into lists that name each edge once, keeping the order of the puts of each edge."""
     waves: list[list[EdgePut | LinkPut]] = []
     counts: Counter[EdgeKey | LinkKey] = Counter()
@@ -314,15 +314,15 @@ def _edge_results(puts: list[EdgePut | LinkPut], report: Report | KgserveError) 
         return {put.index: EdgeResult(error=in_words(report)) for put in puts}
     left_out = {each.index: f"{NotFound.code}: {each.reason}" for each in report.skipped}
     wrong = {each.index: f"invalid_input: {each.reason}" for each in report.rejected}
-    moved = _elsewhere(puts, report.redirected)
+    moved = _redirected_results(puts, report.redirected)
     found = {put.index: moved.get(put.index, EdgeResult(edge_id=any_edge_id(put.key))) for put in puts}
     for put in puts:
-        if (row := _row_of(put, report.rows)) is not None and (old := _row_of(put, report.before)) is not None:
+        if (row := _find_row(put, report.rows)) is not None and (old := _find_row(put, report.before)) is not None:
             found[put.index] = _replacement(found[put.index], row, old)
     return found | {index: EdgeResult(error=error) for index, error in (left_out | wrong).items()}
 
 
-def _row_of(put: EdgePut | LinkPut, rows: Sequence[NodeRow | EdgeRow | LinkRow]) -> EdgeRow | LinkRow | None:
+def _find_row(put: EdgePut | LinkPut, rows: Sequence[NodeRow | EdgeRow | LinkRow]) -> EdgeRow | LinkRow | None:
     return next((row for row in rows if not isinstance(row, NodeRow) and row.key == put.key), None)
 
 
@@ -351,7 +351,7 @@ def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
 TIMESTAMP_NAMES = frozenset({"created_at", "updated_at"})
 
 
-def _elsewhere(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
+def _redirected_results(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
     """Return the results of edges whose ends were redirected to survivors, by position."""
     found: dict[int, EdgeResult] = {}
     for put in puts if redirected else ():
@@ -366,8 +366,8 @@ def _elsewhere(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> 
 
 
 def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
-    source = _end("from", spec.from_ref, spec.from_lineage, refs)
-    target = _end("to", spec.to_ref, spec.to_lineage, refs)
+    source = _resolve_end("from", spec.from_ref, spec.from_lineage, refs)
+    target = _resolve_end("to", spec.to_ref, spec.to_lineage, refs)
     if not spec.kind:
         raise InvalidInput.at("kind", "is required")
     faults = Faults()
@@ -387,7 +387,7 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
     return msgspec.structs.replace(put, extras=extras)
 
 
-def _end(side: str, ref: str | None, lineage: str | None, refs: Mapping[str, str]) -> str:
+def _resolve_end(side: str, ref: str | None, lineage: str | None, refs: Mapping[str, str]) -> str:
     if ref and lineage:
         raise InvalidInput(f"only one of {side}_ref/{side}_lineage allowed")
     if lineage:

@@ -79,21 +79,23 @@ def draw(graph: Graph, request: DrawRequest) -> Drawing:
 
     Raises NotFound for the store, Gone for a moment that is no longer in the history, Conflict without a history.
     """
-    asked = _checked(request)
+    asked = _requested_ids(request)
     past = graph.past(request.as_of)
     with graph.lease() as store:
         with read_graph(store, past, request.valid_at, links=True) as reader:
             asking = _DrawPlan(request, asked, _walk(request, reader.valid_at))
-            drawing = _drawn(reader, asking)
-            drawing.memories = _memories(reader, half_lives_of(store.description.memory), asking.fields, drawing.nodes)
+            drawing = _draw(reader, asking)
+            drawing.memories = _memory_columns(
+                reader, half_lives_of(store.description.memory), asking.fields, drawing.nodes
+            )
         if request.lives:
             history = whole_history(graph.graphs.historian, store)
             known = asking.known(drawing)
             drawing.lives = history.look(lambda history: lives(history, known, asking.fits, reader.last_shown))
-    return _answer(asking, drawing)
+    return _to_drawing(asking, drawing)
 
 
-def _checked(request: DrawRequest) -> list[str]:
+def _requested_ids(request: DrawRequest) -> list[str]:
     """Return the requested ids, without duplicates. Raises InvalidInput."""
     given = [name for name in _START_FIELDS if getattr(request, name) is not None]
     if len(given) != 1:
@@ -167,7 +169,7 @@ class _DrawPlan(NamedTuple):
         return Known(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
-def _drawn(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
+def _draw(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
     request, limits, redirected, missing = asking.request, asking.limits, dict[str, str](), list[str]()
     if request.overview is not None:
         starts, whole = reader.best_connected(asking.first, asking.most, asking.types)
@@ -208,7 +210,7 @@ class _MemoryColumns(NamedTuple):
     parent: dict[str, str]
 
 
-def _memories(
+def _memory_columns(
     reader: GraphReader, half_lives: HalfLives, fields: frozenset[DrawnField], nodes: Iterable[NodeRow]
 ) -> _MemoryColumns | None:
     if not {"confidence", "parent"} & fields:
@@ -218,7 +220,7 @@ def _memories(
     return _MemoryColumns(confidence, reader.parents([row.id for row in found]) if "parent" in fields else {})
 
 
-def _answer(asking: _DrawPlan, drawing: _DrawnGraph) -> Drawing:
+def _to_drawing(asking: _DrawPlan, drawing: _DrawnGraph) -> Drawing:
     """Return the drawing in columns. Deleted nodes come last, except with `ids`, where the order is kept."""
     nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
     lived = drawing.lives
@@ -227,12 +229,12 @@ def _answer(asking: _DrawPlan, drawing: _DrawnGraph) -> Drawing:
     types, kinds = _NameTable(), _NameTable()
     fields = asking.fields
     node_columns = _node_columns(nodes, degrees, fields, drawing.memories)
-    edge_columns: dict[str, Any] = _bounds(edges) if "valid" in fields else {}
+    edge_columns: dict[str, Any] = _validity_columns(edges) if "valid" in fields else {}
     ids = [row.id for row in nodes]
     if lived is not None:
-        node_columns |= _lives([lived.nodes.get(each, []) for each in ids])
+        node_columns |= _lifetime_columns([lived.nodes.get(each, []) for each in ids])
         keys = ((ids[edge.source], ids[edge.target], edge.relation_type) for edge in edges)
-        edge_columns |= _lives([lived.edges.get(key, []) for key in keys])
+        edge_columns |= _lifetime_columns([lived.edges.get(key, []) for key in keys])
     places = {each: place for place, each in enumerate(ids)}
     moved = [[places[drawing.nodes[place].id], count] for place, count in drawing.left_out]
     return Drawing(
@@ -301,40 +303,40 @@ def _node_columns(
     if "version" in fields:
         columns["version"] = [row.version for row in nodes]
     if "tags" in fields:
-        columns |= _unless_empty("tags", [[*row.extras.tags] if row.extras else [] for row in nodes])
+        columns |= _column_unless_empty("tags", [[*row.extras.tags] if row.extras else [] for row in nodes])
     if "valid" in fields:
-        columns |= _unless_empty("valid_from", [_time(row.extras and row.extras.valid_from) for row in nodes])
-        columns |= _unless_empty("valid_to", [_time(row.extras and row.extras.valid_to) for row in nodes])
+        columns |= _column_unless_empty("valid_from", [_time(row.extras and row.extras.valid_from) for row in nodes])
+        columns |= _column_unless_empty("valid_to", [_time(row.extras and row.extras.valid_to) for row in nodes])
     if "layer" in fields:
-        columns |= _unless_none("layer", [row.extras.layer if row.extras else None for row in nodes])
+        columns |= _column_unless_null("layer", [row.extras.layer if row.extras else None for row in nodes])
     if "confidence" in fields:
         known = stored_confidences(nodes) if memories is None else memories.confidence
-        columns |= _unless_none("confidence", [known.get(row.id) for row in nodes])
+        columns |= _column_unless_null("confidence", [known.get(row.id) for row in nodes])
     if "parent" in fields and memories is not None:
-        columns |= _unless_empty("parent", [memories.parent.get(row.id) for row in nodes])
+        columns |= _column_unless_empty("parent", [memories.parent.get(row.id) for row in nodes])
     return columns
 
 
-def _unless_empty(name: str, column: list[Any]) -> dict[str, list[Any]]:
+def _column_unless_empty(name: str, column: list[Any]) -> dict[str, list[Any]]:
     return {name: column} if any(column) else {}
 
 
-def _unless_none(name: str, column: list[Any]) -> dict[str, list[Any]]:
+def _column_unless_null(name: str, column: list[Any]) -> dict[str, list[Any]]:
     return {name: column} if any(each is not None for each in column) else {}
 
 
-def _bounds(edges: Sequence[NumberedEdge]) -> dict[str, list[Any]]:
-    begun = _unless_empty("valid_from", [_time(edge.valid_from) for edge in edges])
-    return begun | _unless_empty("valid_to", [_time(edge.valid_to) for edge in edges])
+def _validity_columns(edges: Sequence[NumberedEdge]) -> dict[str, list[Any]]:
+    begun = _column_unless_empty("valid_from", [_time(edge.valid_from) for edge in edges])
+    return begun | _column_unless_empty("valid_to", [_time(edge.valid_to) for edge in edges])
 
 
 def _time(moment: int | None) -> str | None:
     return None if moment is None else format_time(moment)
 
 
-def _lives(column: list[list[Life]]) -> dict[str, Any]:
+def _lifetime_columns(column: list[list[Life]]) -> dict[str, Any]:
     cut = [place for place, each in enumerate(column) if len(each) > MAX_SHOWN_LIFETIMES]
-    return {"lives": [[[*life] for life in each[:MAX_SHOWN_LIFETIMES]] for each in column]} | _unless_none(
+    return {"lives": [[[*life] for life in each[:MAX_SHOWN_LIFETIMES]] for each in column]} | _column_unless_null(
         "lives_cut", cut
     )
 
@@ -348,9 +350,9 @@ def _links(
         return msgspec.UNSET
     columns: dict[str, Any] = {}
     if "valid" in fields:
-        columns |= _bounds([number_edge(places[row.edge.source], 0, row.edge) for row in links])
+        columns |= _validity_columns([number_edge(places[row.edge.source], 0, row.edge) for row in links])
     if lived is not None:
-        columns |= _lives([lived.links.get(row.key, []) for row in links])
+        columns |= _lifetime_columns([lived.links.get(row.key, []) for row in links])
     return DrawnLinks(
         source=[places[row.edge.source] for row in links],
         to_graph=[row.store for row in links],
@@ -436,7 +438,9 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
     Deleted rows that match are included; an edge only if both its ends are.
     """
     nodes = {
-        each: found for each in known.ids if (found := _up_to(history.node_lives(each, MAX_SHOWN_LIFETIMES + 1), at))
+        each: found
+        for each in known.ids
+        if (found := _until_commit(history.node_lives(each, MAX_SHOWN_LIFETIMES + 1), at))
     }
     gone = {each: row for each in nodes if each not in known.there and fits(row := _newest(history, each, at))}
     kept = [each for each in nodes if each in known.there or each in gone]
@@ -452,12 +456,12 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
         del found[MAX_SHOWN_LIFETIMES + 1 :]
     missing = [number for key, (_, number) in newest.items() if key not in known.edges]
     rows = [state.row for state in history.edge_states(missing) if fits(state.row)]
-    links, gone_links, cut_links = _lives_of_links(history, kept, known.links, fits, at)
+    links, gone_links, cut_links = _link_lifetimes(history, kept, known.links, fits, at)
     lived = {each: nodes[each] for each in kept}
     return Lives(lived, edges, links, gone, rows, gone_links, cut or cut_links)
 
 
-def _lives_of_links(
+def _link_lifetimes(
     history: History, ids: Iterable[str], known: Collection[LinkKey], fits: Callable[[EdgeRow], bool], at: int
 ) -> tuple[dict[LinkKey, list[Life]], list[LinkRow], bool]:
     """Return the lives of the links of some nodes, the newest rows of deleted ones, and whether more exist."""
@@ -486,5 +490,5 @@ def _newest(history: History, node_id: str, at: int) -> NodeRow:
     return history.node_states(node_id, min(at + 1, FOREVER), 1)[0].row
 
 
-def _up_to(found: list[Life], at: int) -> list[Life]:
+def _until_commit(found: list[Life], at: int) -> list[Life]:
     return [(first, last if last is None or last <= at else None) for first, last in found if first <= at]

@@ -1,4 +1,4 @@
-"""What kgserve's Cypher writes are compared with: the bare engine, and random statements for both."""
+"""References for kgserve's Cypher writes: the bare engine, and random statements for both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.projections.cypher_engine.driver.binding import Connection, Database, QueryResult  # noqa: TID251 - what kgserve is compared with
+from kgserve.projections.cypher_engine.driver.binding import Connection, Database, QueryResult  # noqa: TID251 - the reference
 
 SCHEMA = Path(__file__).parents[2] / "schema"
 NODE = "MATCH (e:Entity) RETURN e.id, e.type, e.content, e.attributes ORDER BY e.id"
@@ -25,7 +25,7 @@ def plain(found: Rows) -> Rows:
 
 
 class Bare:
-    """A file of the bare engine with the project's schema, without kgserve."""
+    """A database of the bare engine with the project's schema, without kgserve."""
 
     def __init__(self) -> None:
         self._database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
@@ -53,7 +53,7 @@ class Bare:
             self.run(f"MATCH (x:Entity {{id: $f}}), (y:Entity {{id: $o}}) {pattern}", values)
 
     def rows(self) -> tuple[Rows, Rows]:
-        """All nodes and edges, with what kgserve puts in the place of null."""
+        """Return all nodes and edges, with the defaults that kgserve stores instead of null."""
         nodes = [[i, t, c or "", a] for i, t, c, a in self.run(NODE)]
         return plain(nodes), plain([[*key, 1.0 if w is None else w, a] for *key, w, a in self.run(EDGE)])
 
@@ -63,7 +63,7 @@ def text(own: dict[str, Any]) -> str:
 
 
 class Statements:
-    """Random statements of a small grammar that the engine bears, about six ids, three types and two relation types."""
+    """Random statements of a small grammar that the engine supports."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

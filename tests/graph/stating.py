@@ -1,4 +1,4 @@
-"""Changing a store by statements, and looking at what came of it."""
+"""Helpers that change a store by Cypher statements and read the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(pool: StorePool, query: str, **more: Any) -> CypherAnswer:
 
 
 def changed(pool: StorePool, query: str, **more: Any) -> dict[str, int]:
-    """What a statement changed, zeros left out."""
+    """Return the changes of a statement, without zeros."""
     changes = write(pool, query, **more).changes
     assert isinstance(changes, CypherChanges)
     found = msgspec.structs.asdict(changes)
@@ -40,7 +40,7 @@ def changed(pool: StorePool, query: str, **more: Any) -> dict[str, int]:
 
 
 def rows(pool: StorePool) -> tuple[Rows, Rows]:
-    """All nodes and edges; an edge's attributes without the times that kgserve keeps among them."""
+    """Return all nodes and edges; attributes of edges without the times that kgserve maintains."""
     with pool.lease(NAME) as store, store.engine.reading() as session:
         return plain(session.rows(NODE)), plain(session.rows(EDGE))
 

@@ -40,7 +40,7 @@ def decoded(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 @given(graphs(), st.integers(1, 300))
-def test_markdown_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
+def test_markdown_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
     made = markdown(entries(nodes, edges), budget)
     assert count_tokens(made.text) <= made.tokens <= budget
@@ -49,7 +49,7 @@ def test_markdown_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]],
 
 
 @given(graphs(), st.integers(1, 600))
-def test_json_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
+def test_json_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
     made = as_json(entries(nodes, edges), budget)
     assert count_tokens(made.text) == made.tokens <= budget
@@ -61,7 +61,7 @@ def test_json_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], bud
         assert len(value["edges"]) == len(inside)
 
 
-def test_edges_between_nodes_of_the_text_come_with_them() -> None:
+def test_context_includes_edges_between_its_nodes() -> None:
     edges = [edge("a", "b"), edge("b", "a", "LIKES"), edge("a", "elsewhere"), edge("c", "c", "IS")]
     made = markdown(entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000)
     assert made.text.splitlines() == [
@@ -79,7 +79,7 @@ def test_edges_between_nodes_of_the_text_come_with_them() -> None:
     assert len(value["edges"]) == 2
 
 
-def test_what_is_of_several_stores_says_which() -> None:
+def test_context_names_store_of_each_entry() -> None:
     mixed = [ContextEntry(node("a", "first"), (), "mine"), *entries([node("a"), node("b")], [edge("a", "b")], "ours")]
     assert markdown(mixed, 1000).text.splitlines() == [
         "- [a] (t, in mine) first",
@@ -92,14 +92,14 @@ def test_what_is_of_several_stores_says_which() -> None:
     assert value["edges"][0]["store"] == "ours"
 
 
-def test_a_long_text_is_cut_at_a_word() -> None:
+def test_long_content_is_truncated_at_word_boundary() -> None:
     made = markdown(entries([node("a", "word " * 100), node("b", "never reached")], []), 40)
     assert made.text.startswith("- [a] (t) word word")
     assert made.text.endswith("word …")
     assert (made.count, made.truncated) == (1, True)
 
 
-def test_nothing_fits() -> None:
+def test_context_is_empty_if_budget_is_too_small() -> None:
     assert markdown([ContextEntry(node("a", "text"))], 1) == as_json([ContextEntry(node("a", "text"))], 1)
     assert markdown([ContextEntry(node("a", "text"))], 1).truncated
     assert not markdown([], 100).truncated
@@ -120,12 +120,12 @@ def test_nothing_fits() -> None:
         ("日", 2),
     ],
 )
-def test_tokens(text: str, tokens: int) -> None:
+def test_token_estimate(text: str, tokens: int) -> None:
     assert count_tokens(text) == tokens
 
 
 @pytest.mark.parametrize("write", [markdown, as_json])
-def test_large_texts_take_time_in_proportion(write: Any) -> None:
+def test_context_time_is_linear_in_text_size(write: Any) -> None:
     nodes = [node(f"n{i}", "some words of it " * 500) for i in range(100)]
     edges = [edge(f"n{i}", f"n{(i + step) % 100}") for i in range(100) for step in range(1, 20)]
     started = time.thread_time()

@@ -86,21 +86,21 @@ def create_entities(graph: Graph, entities: Sequence[Entity]) -> Future[Created]
         existing = _entities(rows, {entity.name for entity in entities})
         for entity in entities:
             if entity.name not in existing:
-                made[entity.name] = _joined(made.get(entity.name), entity)
-        puts = [_put(index, entity) for index, entity in enumerate(made.values())]
+                made[entity.name] = _merge_entities(made.get(entity.name), entity)
+        puts = [_entity_put(index, entity) for index, entity in enumerate(made.values())]
         return completed(rows, WriteBatch(nodes=puts, cost=cost(puts, [])))
 
-    return _written(graph, batch, lambda: Created(entities=list(made.values())), create=True)
+    return _submit(graph, batch, lambda: Created(entities=list(made.values())), create=True)
 
 
 def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Related]:
     """Create the relations that do not exist, and return them. Their ends need not exist."""
     faults = Faults()
     for index, relation in enumerate(relations):
-        for text, field in zip(_key(relation), ServerRelation.__struct_encode_fields__, strict=True):
+        for text, field in zip(_relation_key(relation), ServerRelation.__struct_encode_fields__, strict=True):
             check_label(text, f"relations[{index}].{field}", faults)
     faults.raise_any()
-    wanted = {_key(relation): relation for relation in relations}
+    wanted = {_relation_key(relation): relation for relation in relations}
     made: list[ServerRelation] = []
 
     def batch(rows: Rows) -> WriteBatch:
@@ -110,7 +110,7 @@ def create_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Futur
         edges = [EdgePut(index, key) for index, key in enumerate(new)]
         return completed(rows, WriteBatch(edges=edges, cost=cost([], edges)))
 
-    return _written(graph, batch, lambda: Related(relations=made), create=True)
+    return _submit(graph, batch, lambda: Related(relations=made), create=True)
 
 
 def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Future[Added]:
@@ -129,10 +129,10 @@ def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Futu
             new = [text for text in each.contents if text not in known]
             contents[name] = with_observations(contents[name], new)
             added.append(AddedObservations(name=each.name, added=new))
-        return _rewritten(contents)
+        return _content_batch(contents)
 
     try:
-        return _written(graph, batch, lambda: Added(results=added))
+        return _submit(graph, batch, lambda: Added(results=added))
     except Hidden:
         raise
     except NoStore:
@@ -147,9 +147,9 @@ def delete_entities(graph: Graph, names: Sequence[str]) -> Future[Deleted]:
     def batch(rows: Rows) -> WriteBatch:
         existing = {name for name in names if rows.has(name)}
         cut = {edge.key for name in existing for edge in _edges(rows, name)}
-        return WriteBatch(delete_nodes=[*existing, *_left_alone(rows, cut, existing)])
+        return WriteBatch(delete_nodes=[*existing, *_orphaned_placeholders(rows, cut, existing)])
 
-    return _deleted(graph, batch, "Entities")
+    return _submit_deletion(graph, batch, "Entities")
 
 
 def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> Future[Deleted]:
@@ -160,19 +160,19 @@ def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> F
         for each in deletions:
             if (name := resolve_redirect(rows, each.name)) in contents:
                 contents[name] = without_observations(contents[name], {*each.observations})
-        return _rewritten(contents)
+        return _content_batch(contents)
 
-    return _deleted(graph, batch, "Observations")
+    return _submit_deletion(graph, batch, "Observations")
 
 
 def delete_relations(graph: Graph, relations: Sequence[ServerRelation]) -> Future[Deleted]:
     """Delete relations; missing ones are ignored."""
 
     def batch(rows: Rows) -> WriteBatch:
-        existing = rows.edges([_key(relation) for relation in relations]).keys()
-        return WriteBatch(delete_edges=list(existing), delete_nodes=_left_alone(rows, existing, ()))
+        existing = rows.edges([_relation_key(relation) for relation in relations]).keys()
+        return WriteBatch(delete_edges=list(existing), delete_nodes=_orphaned_placeholders(rows, existing, ()))
 
-    return _deleted(graph, batch, "Relations")
+    return _submit_deletion(graph, batch, "Relations")
 
 
 def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
@@ -192,7 +192,7 @@ def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
     return replace(batch, nodes=nodes + placeholders)
 
 
-def _written(
+def _submit(
     graph: Graph, batch: Callable[[Rows], WriteBatch], answer: Callable[[], T], *, create: bool = False
 ) -> Future[T]:
     """Commit the batch that ``batch`` builds from the rows after all earlier writes. Raises NoStore."""
@@ -204,11 +204,11 @@ def _written(
     return graph.write(lambda store: store.submit_prepared(lambda: prepared(store)), lambda _: answer(), create=create)
 
 
-def _deleted(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Future[Deleted]:
+def _submit_deletion(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Future[Deleted]:
     """Commit a deletion; a missing store has nothing to delete."""
     answer = Deleted(message=f"{what} deleted successfully")
     try:
-        return _written(graph, batch, lambda: answer)
+        return _submit(graph, batch, lambda: answer)
     except Hidden:
         raise
     except NoStore:
@@ -229,11 +229,11 @@ def _is_placeholder(row: NodeRow) -> bool:
     return is_placeholder(row.type, row.content, row.attributes)
 
 
-def _key(relation: ServerRelation) -> EdgeKey:
+def _relation_key(relation: ServerRelation) -> EdgeKey:
     return relation.source, relation.target, relation.relation_type
 
 
-def _joined(earlier: Entity | None, entity: Entity) -> Entity:
+def _merge_entities(earlier: Entity | None, entity: Entity) -> Entity:
     """Return the union of an entity that is sent twice."""
     if earlier is None:
         return entity
@@ -241,17 +241,20 @@ def _joined(earlier: Entity | None, entity: Entity) -> Entity:
     return replace(earlier, observations=[*earlier.observations, *(x for x in entity.observations if x not in known)])
 
 
-def _put(index: int, entity: Entity) -> NodePut:
-    content = _fitting(entity.name, content_of(entity.observations))
+def _entity_put(index: int, entity: Entity) -> NodePut:
+    content = _check_content_size(entity.name, content_of(entity.observations))
     return NodePut(index, entity.name, entity.entity_type or DEFAULT_ENTITY_TYPE, content)
 
 
-def _rewritten(contents: Mapping[str, str]) -> WriteBatch:
-    puts = [NodePut(index, name, content=_fitting(name, text)) for index, (name, text) in enumerate(contents.items())]
+def _content_batch(contents: Mapping[str, str]) -> WriteBatch:
+    puts = [
+        NodePut(index, name, content=_check_content_size(name, text))
+        for index, (name, text) in enumerate(contents.items())
+    ]
     return WriteBatch(nodes=puts, cost=cost(puts, []))
 
 
-def _fitting(name: str, content: str) -> str:
+def _check_content_size(name: str, content: str) -> str:
     """Return the content. Raises TooLarge."""
     if len(content) * 4 > MAX_CONTENT_BYTES and len(content.encode()) > MAX_CONTENT_BYTES:
         raise TooLarge(f"the observations of {name[:80]!r} exceed {MAX_CONTENT_BYTES} bytes; use another entity")
@@ -266,7 +269,7 @@ def _edges(rows: Rows, name: str) -> Iterator[EdgeRow]:
     return chain(rows.outgoing(name), rows.incoming(name))
 
 
-def _left_alone(rows: Rows, cut: Collection[EdgeKey], but: Collection[str]) -> list[str]:
+def _orphaned_placeholders(rows: Rows, cut: Collection[EdgeKey], but: Collection[str]) -> list[str]:
     """Return the placeholders without relations once some edges are deleted."""
     ends = dict.fromkeys(end for key in islice(cut, MAX_DELETED_EDGES_CHECKED) for end in key[:2] if end not in but)
     placeholders = (name for name, row in rows.nodes(ends).items() if _is_placeholder(row))
@@ -283,12 +286,12 @@ def read_graph(graph: Graph, after: str = "") -> KnowledgeGraph:
                 return gathered.graph(f"the graph continues: use read_graph with after {_quoted(gathered.last)}")
         return gathered.graph()
 
-    return _found(lambda: _looked(graph, page))
+    return _or_empty(lambda: _read_rows(graph, page))
 
 
 def open_nodes(graph: Graph, names: Iterable[str]) -> KnowledgeGraph:
     """Return the entities of these names, with the relations that start or end there."""
-    return _found(lambda: _looked(graph, lambda rows: _opened(rows, names)))
+    return _or_empty(lambda: _read_rows(graph, lambda rows: _read_entities(rows, names)))
 
 
 def search_nodes(graph: Graph, query: str) -> KnowledgeGraph:
@@ -298,22 +301,22 @@ def search_nodes(graph: Graph, query: str) -> KnowledgeGraph:
     """
     if not query.strip():
         return read_graph(graph)
-    return _found(lambda: _searched(graph, query))
+    return _or_empty(lambda: _search_entities(graph, query))
 
 
-def _searched(graph: Graph, query: str) -> KnowledgeGraph:
+def _search_entities(graph: Graph, query: str) -> KnowledgeGraph:
     spelled = list(dict.fromkeys((query, query.lower(), query.capitalize(), query.title(), query.upper())))
     typed = [node.id for node in list_nodes(graph, NodesQuery(type=spelled, limit=MAX_NODES_PER_SEARCH)).nodes]
-    with_words, near = _hits(graph, query)
+    with_words, near = _search_hits(graph, query)
 
     def found(rows: Rows) -> KnowledgeGraph:
-        named = [*_named(rows, spelled), *typed, *with_words]
-        return _opened(rows, named or near[:MAX_SEMANTIC_HITS])
+        named = [*_matching_names(rows, spelled), *typed, *with_words]
+        return _read_entities(rows, named or near[:MAX_SEMANTIC_HITS])
 
-    return _looked(graph, found)
+    return _read_rows(graph, found)
 
 
-def _hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
+def _search_hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
     """Return the nodes that contain words of the query, and those near in meaning, best first."""
     with graph.lease() as store:
         if graph.graphs.indexer is not None:
@@ -323,7 +326,7 @@ def _hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
     return with_words, [hit.node.id for hit in found]
 
 
-def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
+def _matching_names(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
     """Yield names that are the query, or begin with it, in several capitalizations."""
     behind = (
         name for text in spelled for name in islice(rows.ids_behind(text), MAX_MATCHING_NAMES) if name.startswith(text)
@@ -331,7 +334,7 @@ def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
     return chain((text for text in spelled if rows.has(text)), islice(behind, MAX_MATCHING_NAMES))
 
 
-def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
+def _read_entities(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
     gathered = _GraphPage(rows)
     survivors = dict.fromkeys(resolve_redirect(rows, name) for name in names)
     left = [name for name in survivors if not gathered.take(name, _edges(rows, name))]
@@ -342,7 +345,7 @@ def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
     )
 
 
-def _found(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
+def _or_empty(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
     """Return the result; an empty graph if the store does not exist."""
     try:
         return look()
@@ -352,7 +355,7 @@ def _found(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
         return KnowledgeGraph()
 
 
-def _looked(graph: Graph, look: Callable[[Rows], KnowledgeGraph]) -> KnowledgeGraph:
+def _read_rows(graph: Graph, look: Callable[[Rows], KnowledgeGraph]) -> KnowledgeGraph:
     """Return the result of a read of the rows."""
     with graph.lease() as store, store.reading() as rows:
         return look(rows)
@@ -380,7 +383,7 @@ class _GraphPage:
         if row is None or not row.holds_at(self._now) or (_is_placeholder(row) and not self._whole):
             return True
         first = not self._entities and not self._relations
-        entities = [] if _is_placeholder(row) else [self._of(row, shortened=first)]
+        entities = [] if _is_placeholder(row) else [self._to_entity(row, shortened=first)]
         room = self._room - sum(map(_size, entities))
         relations: dict[EdgeKey, ServerRelation] = {}
         for edge in filter(self._is_new, edges):
@@ -405,7 +408,7 @@ class _GraphPage:
             entities=self._entities, relations=list(self._relations.values()), more=notes or msgspec.UNSET
         )
 
-    def _of(self, row: NodeRow, *, shortened: bool) -> Entity:
+    def _to_entity(self, row: NodeRow, *, shortened: bool) -> Entity:
         entity = Entity(name=row.id, entity_type=row.type, observations=observations_of(row.content))
         return self._shortened(entity) if shortened and _size(entity) > _MAX_ENTITY_CHARS else entity
 
@@ -422,9 +425,9 @@ class _GraphPage:
         return replace(entity, observations=kept)
 
     def _is_new(self, edge: EdgeRow) -> bool:
-        return edge.key not in self._relations and (not self._rows.dated or self._holds(edge))
+        return edge.key not in self._relations and (not self._rows.dated or self._is_valid(edge))
 
-    def _holds(self, edge: EdgeRow) -> bool:
+    def _is_valid(self, edge: EdgeRow) -> bool:
         ends = self._rows.nodes(edge.key[:2]).values()
         return edge.holds_at(self._now) and all(end.holds_at(self._now) for end in ends)
 

@@ -190,7 +190,7 @@ def stream(graph: Graph, request: CypherRequest, form: Format, control: Interrup
         with reading(graph, statement, seconds, most, control) as cursor:
             # The time limit applies to JSON, which is returned at once; streams may take longer.
             until = time.perf_counter() + seconds - cursor.seconds if form == "json" else None
-            _write(file, cursor, form, started, until, control)
+            _write_result(file, cursor, form, started, until, control)
 
     try:
         once_more(written)
@@ -203,7 +203,7 @@ def stream(graph: Graph, request: CypherRequest, form: Format, control: Interrup
     return RowStream(file)
 
 
-def _write(
+def _write_result(
     file: IO[bytes], cursor: Cursor, form: Format, started: float, until: float | None, control: Interruption
 ) -> None:
     how = _RESULT_FORMATS[form]
@@ -273,17 +273,17 @@ def _ndjson_tail(count: int, truncated: bool, took_ms: float) -> bytes:
 def _csv_pieces(cursor: Cursor) -> Iterator[_TextChunk]:
     lines = cursor.lines()
     while some := [*islice(lines, _CSV_BATCH_ROWS)]:
-        text = _csv([decode_json(line, list[Any]) for line in some])
+        text = _encode_csv([decode_json(line, list[Any]) for line in some])
         yield _TextChunk(text, len(some), len(text))
 
 
-def _csv(rows: list[list[Any]]) -> bytes:
+def _encode_csv(rows: list[list[Any]]) -> bytes:
     text = io.StringIO()
-    csv.writer(text).writerows([[_cell(value) for value in row] for row in rows])
+    csv.writer(text).writerows([[_csv_cell(value) for value in row] for row in rows])
     return text.getvalue().encode()
 
 
-def _cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> Any:
     """Return lists, objects and booleans as JSON, null as an empty cell."""
     return _encode(value).decode() if isinstance(value, list | dict | bool) else value
 
@@ -300,7 +300,7 @@ class _TextFormat(NamedTuple):
 _RESULT_FORMATS: dict[Format, _TextFormat] = {
     "json": _TextFormat(_json_head, _json_pieces, _json_tail, MAX_RESULT_BYTES, len(",")),
     "ndjson": _TextFormat(_ndjson_head, _ndjson_pieces, _ndjson_tail),
-    "csv": _TextFormat(lambda cursor: _csv([cursor.columns]), _csv_pieces, lambda *_: b""),
+    "csv": _TextFormat(lambda cursor: _encode_csv([cursor.columns]), _csv_pieces, lambda *_: b""),
 }
 
 

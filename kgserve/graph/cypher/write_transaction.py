@@ -100,17 +100,17 @@ def batch_of(difference: Difference) -> WriteBatch:
 
 def _node(index: int, row: Changed) -> NodePut:
     name = f"node {row.now['id']!r}"
-    _check_kept(row, _MANAGED_NODE_FIELDS, name)
-    node_type = _given(row, "type", "")
+    _check_managed(row, _MANAGED_NODE_FIELDS, name)
+    node_type = _changed_value(row, "type", "")
     if node_type == "" or (row.before is None and node_type is None):
         raise fault(f"{name} has no type; every node needs one")
     node = NodeInput(
         id=row.now["id"],
         type=node_type,
-        content=_given(row, "content", ""),
-        attributes=_object(_given(row, "attributes", "{}"), name),
+        content=_changed_value(row, "content", ""),
+        attributes=_parse_attributes(_changed_value(row, "attributes", "{}"), name),
     )
-    put = node_put(index, node, _faults(name))
+    put = node_put(index, node, _fault_raiser(name))
     return msgspec.structs.replace(put, extras=_node_extras(row, name))
 
 
@@ -124,27 +124,27 @@ def _edge(index: int, row: Changed) -> EdgePut:
             f"{name} is new and has a version, which kgserve manages;"
             " to give an edge another relation_type, delete it and create another"
         )
-    _check_kept(row, _MANAGED_EDGE_FIELDS, name)
-    weight = _given(row, "weight", 1.0)
+    _check_managed(row, _MANAGED_EDGE_FIELDS, name)
+    weight = _changed_value(row, "weight", 1.0)
     if weight is not None and not math.isfinite(weight):
         raise fault(f"{name}: weight must be a finite number")
-    attributes = _object(_given(row, "attributes", "{}"), name)
+    attributes = _parse_attributes(_changed_value(row, "attributes", "{}"), name)
     edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
-    put = edge_put(index, edge, _faults(name))
+    put = edge_put(index, edge, _fault_raiser(name))
     return msgspec.structs.replace(put, extras=_edge_extras(row, name))
 
 
 def _node_extras(row: Changed, name: str) -> NodeExtrasPut | None:
-    if all(_same(row, field) for field in NODE_EXTRAS):
+    if all(_is_unchanged(row, field) for field in NODE_EXTRAS):
         return None
     _check_author(row, name)
     checked = NodeInput(id="-", **_texts(row, NODE, name))
-    put = node_put(0, checked, _faults(name)).extras or NodeExtrasPut()
+    put = node_put(0, checked, _fault_raiser(name)).extras or NodeExtrasPut()
     return msgspec.structs.replace(put, **_moments(row, NODE, name), **_numbers(row, NODE, name))
 
 
 def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
-    if all(_same(row, field) for field in EDGE_EXTRAS):
+    if all(_is_unchanged(row, field) for field in EDGE_EXTRAS):
         return None
     _check_author(row, name)
     ordinal = row.now["ordinal"]
@@ -153,16 +153,16 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
     if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
         raise fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
     checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
-    put = edge_put(0, checked, _faults(name)).extras or EdgeExtrasPut()
+    put = edge_put(0, checked, _fault_raiser(name)).extras or EdgeExtrasPut()
     return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name), **_numbers(row, EDGE, name))
 
 
 def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
     """Return the optional texts and tags that the statement set."""
     sent = [field for field in fields.optional if not field.is_kept]
-    texts = {field.name: _given(row, field.name, "") for field in sent if field.type is STRING_TYPE}
+    texts = {field.name: _changed_value(row, field.name, "") for field in sent if field.type is STRING_TYPE}
     lists = (field.name for field in sent if field.type is STRING_LIST_TYPE)
-    return texts | {field: _tags(_given(row, field, "[]"), name) for field in lists}
+    return texts | {field: _tags(_changed_value(row, field, "[]"), name) for field in lists}
 
 
 def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
@@ -177,7 +177,7 @@ _MAX_MEMORY_VALUES = {"confidence": 1.0, "importance": 1.0, "layer": 3}
 def _numbers(row: Changed, fields: Fields, name: str) -> dict[str, Number]:
     found: dict[str, Number] = {}
     for field in (field.name for field in fields.memory if field.name in _MAX_MEMORY_VALUES):
-        if not _same(row, field):
+        if not _is_unchanged(row, field):
             value = found[field] = row.now[field]
             if value is not None and not 0 <= value <= _MAX_MEMORY_VALUES[field]:
                 raise fault(f"{name}: {field} is outside 0 to {_MAX_MEMORY_VALUES[field]}")
@@ -185,11 +185,11 @@ def _numbers(row: Changed, fields: Fields, name: str) -> dict[str, Number]:
 
 
 def _check_author(row: Changed, name: str) -> None:
-    if row.before is not None and all(_same(row, field) for field in row.now if field != "created_by"):
+    if row.before is not None and all(_is_unchanged(row, field) for field in row.now if field != "created_by"):
         raise fault(f"{name}: created_by is the author of a state and cannot be set alone; change another field, too")
 
 
-def _same(row: Changed, field: str) -> bool:
+def _is_unchanged(row: Changed, field: str) -> bool:
     return row.now[field] == (row.before[field] if row.before else None)
 
 
@@ -212,7 +212,7 @@ def _moment(row: Changed, field: str, name: str) -> Moment:
     return now
 
 
-def _given(row: Changed, field: str, empty: Any) -> Any:
+def _changed_value(row: Changed, field: str, empty: Any) -> Any:
     """Return the value that the statement gave a field, ``empty`` for null; None if unchanged."""
     now = row.now[field]
     if row.before is None:
@@ -220,7 +220,7 @@ def _given(row: Changed, field: str, empty: Any) -> Any:
     return None if now == row.before[field] else (empty if now is None else now)
 
 
-def _check_kept(row: Changed, fields: tuple[str, ...], name: str) -> None:
+def _check_managed(row: Changed, fields: tuple[str, ...], name: str) -> None:
     if all(row.now[field] is None for field in fields):
         return  # new, or deleted and created again
     for field in fields:
@@ -228,7 +228,7 @@ def _check_kept(row: Changed, fields: tuple[str, ...], name: str) -> None:
             raise fault(f"{name}: {field} is managed by kgserve and cannot be set")
 
 
-def _object(text: str | None, name: str) -> dict[str, Any] | None:
+def _parse_attributes(text: str | None, name: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
@@ -237,7 +237,7 @@ def _object(text: str | None, name: str) -> dict[str, Any] | None:
         raise fault(f"{name}: attributes must be the text of a JSON object") from None
 
 
-def _faults(name: str) -> Fault:
+def _fault_raiser(name: str) -> Fault:
     def raise_it(path: str, message: str) -> None:
         raise fault(f"{name}: {path} {message}")
 
@@ -274,8 +274,12 @@ def apply_ending(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple
     """
     _check_types(ending, cursor)
     returned = list[list[Any]]()
-    answers = _answers(cursor, ending, returned, most if ending.returned else 0)
-    found = _set(ending, answers, rows) if ending.assignments else _deleted(ending, answers, rows)
+    answers = _result_rows(cursor, ending, returned, most if ending.returned else 0)
+    found = (
+        _assignment_difference(ending, answers, rows)
+        if ending.assignments
+        else _deletion_difference(ending, answers, rows)
+    )
     answer = CypherAnswer(
         columns=[each.name for each in ending.returned],
         types=[cursor.types[each.column] for each in ending.returned],
@@ -295,7 +299,7 @@ def _check_types(ending: Ending, cursor: Cursor) -> None:
         raise UnsupportedEnding
 
 
-def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
+def _result_rows(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
     """Yield the result rows; the first ones are also appended to ``returned``."""
     size = 0
     for line in cursor.lines():
@@ -304,11 +308,11 @@ def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: in
             size += len(line)
             if size >= MAX_RESULT_BYTES:
                 raise UnsupportedEnding
-            returned.append([_as_set(each, ending, answer) for each in ending.returned])
+            returned.append([_with_assignments(each, ending, answer) for each in ending.returned])
         yield answer
 
 
-def _as_set(returned: Returned, ending: Ending, answer: list[Any]) -> Any:
+def _with_assignments(returned: Returned, ending: Ending, answer: list[Any]) -> Any:
     value = answer[returned.column]
     if returned.element is None or value is None:
         return value
@@ -327,7 +331,7 @@ def _key(element: ChangedElement, answer: list[Any]) -> _Key | None:
     return found["_from"], found["_to"], found["relation_type"]
 
 
-def _deleted(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+def _deletion_difference(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
     nodes, edges = dict[str, None](), dict[EdgeKey, None]()
     for answer in answers:
         for element in ending.elements:
@@ -337,11 +341,11 @@ def _deleted(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Differ
             elif key is not None:
                 edges[key] = None
     if not ending.detach:
-        _check_free(nodes, edges, rows)
+        _check_no_edges_left(nodes, edges, rows)
     return Difference(nodes=[], edges=[], nodes_gone=[*nodes], edges_gone=[*edges], doubled=[])
 
 
-def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) -> None:
+def _check_no_edges_left(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) -> None:
     """Raise InvalidInput for a node that would leave an edge without an end."""
     for node_id in nodes:
         for found in (rows.outgoing(node_id), rows.incoming(node_id)):
@@ -353,13 +357,13 @@ def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) ->
                 )
 
 
-def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+def _assignment_difference(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
     given: dict[ChangedElement, dict[_Key, dict[str, Any]]] = {element: {} for element in ending.elements}
     for answer in answers:
         for assignment in ending.assignments:
             key = _key(assignment.element, answer)
             if key is not None:
-                value = _value(assignment, answer)
+                value = _assigned_value(assignment, answer)
                 # The engine uses an unspecified one of several rows for the same element.
                 if given[assignment.element].setdefault(key, {}).setdefault(assignment.property, value) != value:
                     raise UnsupportedEnding
@@ -379,7 +383,7 @@ def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference
     )
 
 
-def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
+def _assigned_value(assignment: Assignment, answer: list[Any]) -> str | float | None:
     value = answer[assignment.column]
     if value is None or SETTABLE_PROPERTIES[assignment.property] == "STRING":
         return value

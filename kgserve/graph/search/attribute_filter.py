@@ -33,7 +33,7 @@ from kgserve.stores.store import OpenStore
 MAX_FILTERED_HITS = 3_200
 """Hits examined before all matching ids are passed to the index."""
 # Number of ids whose cost equals that of one more keyword or semantic hit, including its row.
-_NAMES_A_WORD_HIT, _NAMES_A_NEAR_HIT = 4, 12
+_IDS_PER_KEYWORD_HIT, _IDS_PER_VECTOR_HIT = 4, 12
 _FILTER_OVERFETCH_FACTOR = 1.5
 # Assumed share of values that are too frequent to be counted.
 _FREQUENT_VALUE_SHARE = 0.5
@@ -108,24 +108,28 @@ class AttributeFilteredIndex(IndexDecorator):
     @override
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
         found = super().words
-        return self._best(lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _NAMES_A_WORD_HIT)
+        return self._search_filtered(
+            lambda pool, narrow: found(query, pool, narrow, reading), limit, only, _IDS_PER_KEYWORD_HIT
+        )
 
     @override
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
         found = super().meaning
-        return self._best(lambda pool, narrow: found(vector, pool, narrow), limit, only, _NAMES_A_NEAR_HIT)
+        return self._search_filtered(lambda pool, narrow: found(vector, pool, narrow), limit, only, _IDS_PER_VECTOR_HIT)
 
-    def _best(self, search: Callable[[int, Filter], Hits], limit: int, only: Filter, names_a_hit: int) -> Hits:
-        for pool in self._pools(limit, names_a_hit):
+    def _search_filtered(
+        self, search: Callable[[int, Filter], Hits], limit: int, only: Filter, ids_per_hit: int
+    ) -> Hits:
+        for pool in self._pool_sizes(limit, ids_per_hit):
             found = search(pool, only)
             passing = self._passing(found)
             if len(passing) >= limit or len(found) < pool:
                 return dict(islice(((key, score) for key, score in found.items() if key in passing), limit))
         return search(limit, self._matcher.among(only))
 
-    def _pools(self, limit: int, names_a_hit: int) -> Iterator[int]:
+    def _pool_sizes(self, limit: int, ids_per_hit: int) -> Iterator[int]:
         """Yield numbers of hits to request, while that is likely cheaper than passing all ids."""
         pool = int(_FILTER_OVERFETCH_FACTOR * limit / max(self._matcher.share, 1e-9)) + 1
-        while pool <= self._max_tried and names_a_hit * pool < self._matcher.count:
+        while pool <= self._max_tried and ids_per_hit * pool < self._matcher.count:
             yield pool
             pool *= _FILTER_POOL_GROWTH

@@ -126,7 +126,7 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
     Conflict when the store's vectors are of another model.
     """
     started = time.perf_counter()
-    request = _by_types(request)
+    request = _with_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
         searching(graph, request, words_alone=request.mode == "keyword") as searched,
@@ -150,15 +150,20 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     with searching(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
-            hits = NodeSearch(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_HITS_PER_QUERY), 0)
+            hits = NodeSearch(searched, _to_search_request(_with_types(variant))).page(
+                _clamp_limit(variant.limit, MAX_HITS_PER_QUERY), 0
+            )
             # For a node in conflict, the version found first is used.
             nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
             rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
         degraded, sequence = searched.degraded, searched.sequence
     scores = fusion.reciprocal(rankings)
-    best = list(scores)[: _clamped(request.limit, MAX_SEARCH_LIMIT)]
+    best = list(scores)[: _clamp_limit(request.limit, MAX_SEARCH_LIMIT)]
     return BatchSearchAnswer(
-        hits=[BatchHit(node=nodes[key], score=scores[key], queries_matched=_matched(key, rankings)) for key in best],
+        hits=[
+            BatchHit(node=nodes[key], score=scores[key], queries_matched=_matching_queries(key, rankings))
+            for key in best
+        ],
         query_count=len(rankings),
         unique_hits=len(scores),
         per_query_hits=[len(ranking) for ranking in rankings],
@@ -194,12 +199,12 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
     """
     limit = max(1, min(request.limit, MAX_SEARCH_LIMIT))
     if not request.also:
-        parts = [_gathered(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
+        parts = [_search_one_store(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
     else:
         graphs = several(graph, request.also, request.as_of)
         by_store = {each.name: request if each is graph else alone(request) for each in graphs}
-        top = max(_gathered(each, by_store[each.name], 1).top for each in graphs)
-        parts = [_gathered(each, by_store[each.name], limit, top, each.name) for each in graphs]
+        top = max(_search_one_store(each, by_store[each.name], 1).top for each in graphs)
+        parts = [_search_one_store(each, by_store[each.name], limit, top, each.name) for each in graphs]
     best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
     entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
     made = (texts.markdown if request.format == "markdown" else texts.as_json)(entries, request.budget)
@@ -239,13 +244,15 @@ class _StoreMatches(NamedTuple):
     sequence: int
 
 
-def _gathered(graph: Graph, request: ContextRequest, limit: int, top: float = 0.0, label: str = "") -> _StoreMatches:
+def _search_one_store(
+    graph: Graph, request: ContextRequest, limit: int, top: float = 0.0, label: str = ""
+) -> _StoreMatches:
     wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
     with searching(graph, request, words_alone=False) as searched:
         finder = NodeSearch(searched, wanted, top)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
-        entries = texts.entries(nodes, _between(searched.reader, nodes), label)
+        entries = texts.entries(nodes, _edges_between(searched.reader, nodes), label)
         scores = [hit.score for hit in hits]
         found = [*zip(scores, entries, strict=True)]
         return _StoreMatches(graph.name, found, finder.top, searched.degraded, searched.sequence)
@@ -320,12 +327,12 @@ def since(started: float) -> float:
     return round((time.perf_counter() - started) * 1000, 3)
 
 
-def _between(reader: GraphReader, nodes: list[Node]) -> list[Edge]:
+def _edges_between(reader: GraphReader, nodes: list[Node]) -> list[Edge]:
     ids = {node.id for node in nodes}
     return [render.edge(row) for node in nodes for row in reader.outgoing(node.id) if row.target in ids]
 
 
-def _alone(variant: SearchVariant) -> SearchRequest:
+def _to_search_request(variant: SearchVariant) -> SearchRequest:
     return SearchRequest(
         query=variant.query,
         mode=variant.mode,
@@ -338,7 +345,7 @@ def _alone(variant: SearchVariant) -> SearchRequest:
     )
 
 
-def _by_types(asked: _Asked) -> _Asked:
+def _with_types(asked: _Asked) -> _Asked:
     """Return the request with `kinds` moved to `types`; empty `kinds` mean all. Raises InvalidInput if both differ."""
     if not asked.kinds:
         return asked
@@ -348,11 +355,11 @@ def _by_types(asked: _Asked) -> _Asked:
     return msgspec.structs.replace(asked, types=types, kinds=None)
 
 
-def _clamped(limit: int, most: int) -> int:
+def _clamp_limit(limit: int, most: int) -> int:
     return DEFAULT_SEARCH_LIMIT if limit <= 0 else min(limit, most)
 
 
-def _matched(key: str, rankings: list[list[str]]) -> list[int]:
+def _matching_queries(key: str, rankings: list[list[str]]) -> list[int]:
     return [place for place, ranking in enumerate(rankings) if key in ranking]
 
 
@@ -412,8 +419,8 @@ class NodeSearch:
         types = None if request.types is None else frozenset(request.types)
         fresh_at = time.time_ns() // 1000 if request.fresh_only else None
         tags = frozenset(request.tags or ())
-        self._only = Filter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)
-        self._narrow = not self._only.is_empty or bool(self._attributes)
+        self._filter = Filter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)
+        self._is_filtered = not self._filter.is_empty or bool(self._attributes)
         self._vector: Vector | None = None
 
     def page(self, limit: int, offset: int) -> list[SearchHit]:
@@ -427,32 +434,32 @@ class NodeSearch:
         match self._request.mode:
             case "keyword":
                 return [
-                    _single(Match(s, keyword=s), key, s, None)
-                    for key, s in self._words(wanted + _DELETED_HITS_OVERFETCH).items()
+                    _single_score_entity(Match(s, keyword=s), key, s, None)
+                    for key, s in self._keyword_hits(wanted + _DELETED_HITS_OVERFETCH).items()
                 ]
             case "semantic":
                 return [
-                    _single(Match(s, semantic=s), key, None, s)
-                    for key, s in self._meaning(wanted + _DELETED_HITS_OVERFETCH).items()
+                    _single_score_entity(Match(s, semantic=s), key, None, s)
+                    for key, s in self._semantic_hits(wanted + _DELETED_HITS_OVERFETCH).items()
                 ]
             case "hybrid":
-                return self._deep_enough(wanted + _DELETED_HITS_OVERFETCH)
+                return self._hybrid_until_enough(wanted + _DELETED_HITS_OVERFETCH)
             case "graph":
-                return self._graph()
+                return self._graph_hits()
 
-    def _words(self, pool: int) -> dict[str, float]:
+    def _keyword_hits(self, pool: int) -> dict[str, float]:
         request = self._request
         if request.syntax:
-            return self._index.words(request.query, pool, self._only, "syntax")
-        return self._index.words(request.query, pool, self._only, "plain" if request.mode == "keyword" else "forms")
+            return self._index.words(request.query, pool, self._filter, "syntax")
+        return self._index.words(request.query, pool, self._filter, "plain" if request.mode == "keyword" else "forms")
 
-    def _meaning(self, pool: int) -> dict[str, float]:
+    def _semantic_hits(self, pool: int) -> dict[str, float]:
         self._searched.indexes.require(meaning=True)
         least = self._request.min_similarity
-        found = self._index.meaning(self._embedded(), pool, self._only)
+        found = self._index.meaning(self._query_vector(), pool, self._filter)
         return found if least is None else {key: near for key, near in found.items() if near >= least}
 
-    def _embedded(self) -> Vector:
+    def _query_vector(self) -> Vector:
         vector = self._vector
         if vector is None:
             vector = self._vector = self._queries.of(self._request.query)
@@ -462,10 +469,10 @@ class NodeSearch:
         vectors = self._index.vectors_of(list(ids)) if self._searched.indexes.has_meaning else {}
         if not vectors:
             return {}
-        near = np.stack(list(vectors.values())) @ self._embedded()
+        near = np.stack(list(vectors.values())) @ self._query_vector()
         return dict(zip(vectors, near.tolist(), strict=True))
 
-    def _deep_enough(self, wanted: int) -> list[RankedEntity]:
+    def _hybrid_until_enough(self, wanted: int) -> list[RankedEntity]:
         found: dict[str, RankedEntity] = {}
         for pool in POOL_SIZES:
             hits = self._hybrid(pool)
@@ -476,7 +483,10 @@ class NodeSearch:
         return list(found.values())
 
     def _hybrid(self, pool: int) -> list[RankedEntity]:
-        words, meaning = self._words(pool), self._meaning(pool) if self._searched.indexes.has_meaning else {}
+        words, meaning = (
+            self._keyword_hits(pool),
+            self._semantic_hits(pool) if self._searched.indexes.has_meaning else {},
+        )
         # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
         self.top = max(self.top, max(words.values(), default=0.0))
@@ -496,8 +506,8 @@ class NodeSearch:
             return self._reader.neighbours(keys)
         return self._reader.neighbours([key for key in keys if self._head(key) is None])
 
-    def _graph(self) -> list[RankedEntity]:
-        starts = self._starts()
+    def _graph_hits(self) -> list[RankedEntity]:
+        starts = self._graph_starts()
         reached: dict[str, list[tuple[str, float]]] = {}
         for start in starts:
             for one, other, weight in self._edges_around(start):
@@ -506,12 +516,12 @@ class NodeSearch:
         ways = fusion.paths(starts, reached)
         similar = self._similarities(ways)
         found = [
-            RankedEntity(_by_way(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
+            RankedEntity(_ranked_by_path(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
             for key, (strength, hops) in ways.items()
         ]
         return sorted(found, key=lambda hit: (-hit.ranked.score, hit.ranked.hops, hit.ranked.id))
 
-    def _starts(self) -> dict[str, float]:
+    def _graph_starts(self) -> dict[str, float]:
         if self._request.start_id is not None:
             start = self._reader.resolve_redirect(self._request.start_id)
             if not self._reader.valid_nodes([start]):
@@ -533,7 +543,7 @@ class NodeSearch:
             rows = self._rows([found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
-                if row is not None and (not self._narrow or self._passes(row)):
+                if row is not None and (not self._is_filtered or self._matches_filter(row)):
                     yield found, row
 
     def _rows(self, keys: Sequence[str]) -> dict[str, NodeRow]:
@@ -545,15 +555,15 @@ class NodeSearch:
         named = {
             key: row for key, row in heads.items() if row.id in current and row.version in conflicts(current[row.id])
         }
-        held = {key: row for key, row in named.items() if self._only.passes_row(row)}
+        held = {key: row for key, row in named.items() if self._filter.passes_row(row)}
         return self._reader.valid_nodes([key for key in keys if key not in heads]) | held
 
     def _head(self, key: str) -> NodeRow | None:
         return None if self._heads is None else self._heads.row(key)
 
-    def _passes(self, row: NodeRow) -> bool:
+    def _matches_filter(self, row: NodeRow) -> bool:
         had = not self._attributes or has_all(row.attributes, self._attributes)
-        return had and self._only.passes_row(row)
+        return had and self._filter.passes_row(row)
 
     def _hit(self, found: RankedEntity, node: Node) -> SearchHit:
         explained = self._request.mode in {"graph", "hybrid"}
@@ -569,11 +579,11 @@ class NodeSearch:
         )
 
 
-def _single(match: Match, key: str, keyword: float | None, semantic: float | None) -> RankedEntity:
+def _single_score_entity(match: Match, key: str, keyword: float | None, semantic: float | None) -> RankedEntity:
     return RankedEntity(Ranked(key, match.score, match), keyword, semantic)
 
 
-def _by_way(key: str, score: float, hops: int) -> Ranked:
+def _ranked_by_path(key: str, score: float, hops: int) -> Ranked:
     if hops == 0:
         return Ranked(key, score, Match(score))
     return Ranked(key, score, None, (fusion.Nearby(score, "the start", hops),))

@@ -142,16 +142,16 @@ class Importer:
         (concurrent requests), blocks are small, and each is committed before the next is decoded; pauses are up to the
         caller.
         """
-        self._others = others
+        self._other_requests = others
         self._graph = graph
         self._as_they_are = as_they_are
         self._pool = graph.pool
-        self._wish = CreateIfMissing()
-        self._store = graph.pool.acquire(graph.name, create=self._wish)
+        self._creation = CreateIfMissing()
+        self._store = graph.pool.acquire(graph.name, create=self._creation)
         self._parts: list[bytes] = []
-        self._size = self._kept = self._ends = 0
+        self._size = self._remainder_bytes = self._newlines = 0
         self._lines = 0
-        self._flying: deque[tuple[Future[Report], list[int]]] = deque()
+        self._in_flight: deque[tuple[Future[Report], list[int]]] = deque()
         self._too_long: deque[int] = deque()
         self._keys = ImportedKeys()
         state = self._store.state
@@ -159,18 +159,21 @@ class Importer:
         self._released = self._succeeded = False
         self._names_entities = False
         self._is_new = state.sequence == 0 and self._store.description.settings == graph.pool.usual
-        self._chosen: Callable[[StoreSettings], StoreSettings] | None = None
+        self._imported_settings: Callable[[StoreSettings], StoreSettings] | None = None
         self._settings_line = 0
 
     def feed(self, data: bytes) -> bool:
         """Add some bytes; return True when `flush` is due."""
         self._parts.append(data)
         self._size += len(data)
-        self._ends += data.count(b"\n")
+        self._newlines += data.count(b"\n")
         if self._size >= IMPORT_BLOCK_BYTES:
             return True
-        is_small_block = self._size - self._kept >= SMALL_IMPORT_BLOCK_BYTES and self._ends >= SMALL_IMPORT_BLOCK_LINES
-        return is_small_block and self._others() > 0
+        is_small_block = (
+            self._size - self._remainder_bytes >= SMALL_IMPORT_BLOCK_BYTES
+            and self._newlines >= SMALL_IMPORT_BLOCK_LINES
+        )
+        return is_small_block and self._other_requests() > 0
 
     def flush(self) -> None:
         """Decode the complete lines and queue them; blocks while two batches are in flight.
@@ -180,10 +183,10 @@ class Importer:
         """
         block = b"".join(self._parts)
         end = block.rfind(b"\n") + 1
-        self._take(block[:end])
-        self._keep(block[end:])
-        while self._flying and self._others():
-            self._land()
+        self._queue_block(block[:end])
+        self._keep_remainder(block[end:])
+        while self._in_flight and self._other_requests():
+            self._settle_oldest()
 
     def finish(self, *, faults: int = 0) -> ImportAnswer:
         """Queue the remaining lines and wait for all batches. Raises what a batch raised, such as StorageFull.
@@ -193,13 +196,13 @@ class Importer:
         """
         try:
             block = b"".join(self._parts)
-            self._keep(b"")
-            self._take(block)
-            while self._flying:
-                self._land()
+            self._keep_remainder(b"")
+            self._queue_block(block)
+            while self._in_flight:
+                self._settle_oldest()
             # Settings come last, because they may not allow the types of all rows.
-            if self._chosen is not None and self._is_new:
-                self._store.change_settings(self._chosen)
+            if self._imported_settings is not None and self._is_new:
+                self._store.change_settings(self._imported_settings)
             self._succeeded = not (faults or self._answer.error_count or self._answer.edges_skipped_count)
         finally:
             self.abort()
@@ -211,54 +214,56 @@ class Importer:
         if self._released:
             return
         self._released = True
-        if self._wish.made and not self._succeeded:
+        if self._creation.made and not self._succeeded:
             self._pool.release_or_discard(self._store)
         else:
             self._pool.release(self._store)
 
-    def _keep(self, rest: bytes) -> None:
+    def _keep_remainder(self, rest: bytes) -> None:
         if len(rest) > MAX_LINE_BYTES:
-            while self._flying:
-                self._land()
+            while self._in_flight:
+                self._settle_oldest()
             message = f"is longer than {MAX_LINE_BYTES} bytes; the lines before it were imported"
             raise InvalidInput(f"line {self._lines + 1} {message}", (FieldError(f"line {self._lines + 1}", message),))
         self._parts = [rest] if rest else []
-        self._size = self._kept = len(rest)
-        self._ends = 0
+        self._size = self._remainder_bytes = len(rest)
+        self._newlines = 0
 
-    def _take(self, block: bytes) -> None:
+    def _queue_block(self, block: bytes) -> None:
         if not block:
             return
         found = self._decode(block)
         if not found.numbers:
             return
         for some in found.heads:
-            self._fly(WriteBatch(nodes=[*some.values()], touch=False, partial=True, cost=3 * len(block)), found.numbers)
+            self._submit(
+                WriteBatch(nodes=[*some.values()], touch=False, partial=True, cost=3 * len(block)), found.numbers
+            )
         # The cost is estimated from the size of the lines.
         batch = WriteBatch(
             nodes=found.nodes,
             edges=found.edges,
             links=found.links,
-            accesses=self._newer(found.accesses),
+            accesses=self._newer_accesses(found.accesses),
             touch=False,
             partial=True,
             cost=3 * len(block),
         )
-        self._fly(batch, found.numbers, found.entities)
+        self._submit(batch, found.numbers, found.entities)
 
-    def _fly(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity] = _NO_ENTITIES) -> None:
+    def _submit(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity] = _NO_ENTITIES) -> None:
         """Queue a batch; blocks while two are in flight."""
-        while len(self._flying) >= MAX_BATCHES_IN_FLIGHT:
-            self._land()
+        while len(self._in_flight) >= MAX_BATCHES_IN_FLIGHT:
+            self._settle_oldest()
         if self._names_entities:
-            report = self._of_entities(batch, numbers, entities)
+            report = self._submit_entities(batch, numbers, entities)
         else:
             report = self._store.submit(batch, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
         self._answer.nodes_sent += len(batch.nodes)
         self._answer.edges_sent += len(batch.edges) + len(batch.links)
-        self._flying.append((report, numbers))
+        self._in_flight.append((report, numbers))
 
-    def _newer(self, accesses: list[Access]) -> list[Access]:
+    def _newer_accesses(self, accesses: list[Access]) -> list[Access]:
         """Return the accesses later than those in the store; the order and number of lines do not matter."""
         known = self._store.accesses.of(access.id for access in accesses)
         newer: dict[str, Access] = {}
@@ -268,7 +273,7 @@ class Importer:
                 newer[access.id] = access
         return [*newer.values()]
 
-    def _of_entities(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity]) -> Future[Report]:
+    def _submit_entities(self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, Entity]) -> Future[Report]:
         """Queue a batch whose entities keep existing observations, and whose edges get placeholder ends."""
 
         def prepared() -> WriteBatch:
@@ -284,16 +289,16 @@ class Importer:
         found = _RowBlock([], [], [], [], [], [], {})
         keys: list[RowKey] = []
         faults = Faults()
-        for number, line in self._numbered(block):
+        for number, line in self._numbered_lines(block):
             if isinstance(line, StoreLine):
-                self._choose(number, line)
+                self._read_settings(number, line)
                 continue
             if isinstance(line, HeadLine) and self._store.description.history == "none":
                 continue
             index = len(found.numbers)
             put, access = self._checked(index, line, faults)
             if faults.errors:
-                self._note(number, "; ".join(f"{e.path} {e.message}" for e in faults.errors))
+                self._add_error(number, "; ".join(f"{e.path} {e.message}" for e in faults.errors))
                 faults.errors.clear()
                 continue
             found.numbers.append(number)
@@ -303,7 +308,7 @@ class Importer:
                 found.entities[index] = line
             if access is not None:
                 found.accesses.append(access)
-        self._note_merged(keys, found)
+        self._add_repeats(keys, found)
         return found
 
     def _checked(
@@ -317,28 +322,28 @@ class Importer:
             return node_put(index, line, faults), node_access(line, faults)
         return self._edge(edge_put(index, line, faults), line.to_graph, faults), None
 
-    def _note_merged(self, keys: list[RowKey], found: _RowBlock) -> None:
+    def _add_repeats(self, keys: list[RowKey], found: _RowBlock) -> None:
         """Report every row of a block whose key occurs on an earlier line."""
         for place, earlier in self._keys.add(keys, found.numbers).items():
             message = merge_message(keys[place], is_entity=place in found.entities)
-            self._note_repeat(found.numbers[place], earlier, message)
+            self._add_repeat(found.numbers[place], earlier, message)
 
-    def _note_repeat(self, number: int, earlier: int, message: str) -> None:
+    def _add_repeat(self, number: int, earlier: int, message: str) -> None:
         if not earlier:
             return
         self._answer.merged_count += 1
         if len(self._answer.merged) < MAX_REPORTED_ROWS:
             self._answer.merged.append(MergedLine(line=number, earlier_line=earlier, message=message))
 
-    def _choose(self, number: int, line: StoreLine) -> None:
-        self._note_repeat(number, self._settings_line, "settings of the store: only the later line is used")
+    def _read_settings(self, number: int, line: StoreLine) -> None:
+        self._add_repeat(number, self._settings_line, "settings of the store: only the later line is used")
         self._settings_line = number
         try:
-            self._chosen = checked_settings(line)
-            self._chosen(self._store.description.settings)
+            self._imported_settings = checked_settings(line)
+            self._imported_settings(self._store.description.settings)
         except InvalidInput as error:
-            self._chosen = None
-            self._note(number, str(error))
+            self._imported_settings = None
+            self._add_error(number, str(error))
 
     def _edge(self, put: EdgePut, to_graph: str | None, faults: Faults) -> EdgePut | LinkPut:
         """Return an edge, or its link; `to_graph` names another store even if it equals the name of this one."""
@@ -352,7 +357,7 @@ class Importer:
             faults(LINK_STORE_FIELD, str(error))
         return LinkPut(to_graph, put)
 
-    def _numbered(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
+    def _numbered_lines(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
         if not self._lines:
             block = block.removeprefix(BOM_UTF8)
         texts = block.removesuffix(b"\n").split(b"\n")
@@ -363,25 +368,25 @@ class Importer:
             return
         for number, text in enumerate(texts, first):
             try:
-                yield number, self._decoded(text)
+                yield number, self._decode_line(text)
             except RecursionError:
-                self._note(number, "is nested too deeply")
+                self._add_error(number, "is nested too deeply")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if text.strip():
-                    self._note(number, _decode_error(error, text))
+                    self._add_error(number, _decode_error(error, text))
 
-    def _decoded(self, text: bytes) -> _Imported:
+    def _decode_line(self, text: bytes) -> _Imported:
         """Decode a line of the exchange format or of the memory server. Raises msgspec's DecodeError."""
         if not is_memory_line(text):
             return _decoder.decode(text)
         self._names_entities = True
         return read_line(text)
 
-    def _land(self) -> None:
-        future, numbers = self._flying.popleft()
+    def _settle_oldest(self) -> None:
+        future, numbers = self._in_flight.popleft()
         report = future.result()
         while self._too_long:
-            self._note(self._too_long.popleft(), OBSERVATIONS_TOO_LONG)
+            self._add_error(self._too_long.popleft(), OBSERVATIONS_TOO_LONG)
         answer = self._answer
         answer.nodes_created += report.nodes_created
         answer.nodes_updated += report.nodes_updated
@@ -397,7 +402,7 @@ class Importer:
         if report.redirected and len(answer.redirected or ()) < MAX_REDIRECTED:
             answer.redirected = (answer.redirected or {}) | report.redirected
 
-    def _note(self, number: int, message: str) -> None:
+    def _add_error(self, number: int, message: str) -> None:
         self._answer.error_count += 1
         if len(self._answer.errors) < MAX_REPORTED_ROWS:
             self._answer.errors.append(LineError(line=number, message=message))
@@ -457,17 +462,17 @@ class ExtraLines:
         """Return lines of nodes with those of known versions in conflict."""
         if all(line.conflicts is msgspec.UNSET for line in lines):
             return lines
-        return [each for line in lines for each in (*self._heads(line), line)]
+        return [each for line in lines for each in (*self._conflicting_versions(line), line)]
 
-    def _heads(self, line: ExportedNode) -> list[ExportedNode]:
+    def _conflicting_versions(self, line: ExportedNode) -> list[ExportedNode]:
         named = () if line.conflicts is msgspec.UNSET else sorted(line.conflicts)
-        rows = [row for version in named if (row := self._version(line.id, version)) is not None]
+        rows = [row for version in named if (row := self._find_version(line.id, version)) is not None]
         lines = [node_line(row, ExportedHead) for row in rows]
         for place, each in enumerate((*lines, line)):
             each.conflicts = [row.version for row in rows[:place]] or msgspec.UNSET
         return lines
 
-    def _version(self, node_id: str, version: int) -> NodeRow | None:
+    def _find_version(self, node_id: str, version: int) -> NodeRow | None:
         try:
             follower = whole_history(self._graph.graphs.historian, self._store)
         except Conflict:  # no history is kept
@@ -564,7 +569,7 @@ class ConvertedExport(Closing):
         try:
             with stream:
                 scratch = _scratch(graph)
-                self._file = self._stack.enter_context(_nameless(scratch))
+                self._file = self._stack.enter_context(_temporary_file(scratch))
                 if kind in PAIR_FORMATS:
                     write_archive(kind, stream, self._file)
                 else:
@@ -596,7 +601,7 @@ class ConvertedImport:
         While there are ``others`` (concurrent requests), it pauses as `rest_seconds` says.
         """
         self._kind = kind
-        self._others = others
+        self._other_requests = others
         self._importer = Importer(graph, others=others)
         self._size = 0
         try:
@@ -629,7 +634,7 @@ class ConvertedImport:
                 for block in conversion.blocks():
                     if self._importer.feed(block):
                         self._importer.flush()
-                        time.sleep(rest_seconds(time.perf_counter() - begun, self._others()))
+                        time.sleep(rest_seconds(time.perf_counter() - begun, self._other_requests()))
                         begun = time.perf_counter()
                 return conversion.answered(self._importer.finish(faults=conversion.fault_count))
         except OSError as error:
@@ -652,7 +657,7 @@ class ConvertedImport:
         return [stream_part(self._kind, self._file, "")]
 
 
-def _nameless(scratch: Path) -> BinaryIO:
+def _temporary_file(scratch: Path) -> BinaryIO:
     return tempfile.TemporaryFile(dir=scratch)
 
 

@@ -14,14 +14,14 @@ observations = st.lists(texts, max_size=6)
 
 @given(observations, observations)
 @examples(200)
-def test_observations_come_back_from_a_content(some: list[str], more: list[str]) -> None:
+def test_observations_round_trip_through_content(some: list[str], more: list[str]) -> None:
     assert observations_of(content_of(some)) == some
     assert with_observations(content_of(some), more) == content_of([*some, *more])
     left = [each for each in some if each not in more]
     assert observations_of(without_observations(content_of(some), more)) == left
 
 
-def test_an_ordinary_observation_is_a_line() -> None:
+def test_plain_observation_is_stored_as_one_line() -> None:
     assert content_of(["Speaks Spanish", "Graduated in 2019"]) == "Speaks Spanish\nGraduated in 2019"
     assert content_of(["one\ntwo", "", "\tthree"]) == "one\n\ttwo\n\\\n\\\tthree"
 
@@ -30,7 +30,7 @@ def test_an_ordinary_observation_is_a_line() -> None:
     ("content", "found"),
     [("", []), ("A paragraph.\n\nAnother.\n", ["A paragraph.", "Another."]), ("\tcode\n\tmore", ["\tcode\nmore"])],
 )
-def test_a_content_of_somebody_else_is_its_lines(content: str, found: list[str]) -> None:
+def test_foreign_content_is_read_as_one_observation_per_line(content: str, found: list[str]) -> None:
     assert observations_of(content) == found
     assert without_observations(content, {"never said"}) == content
     assert observations_of(with_observations(content, ["new"])) == [*found, "new"]

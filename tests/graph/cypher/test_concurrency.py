@@ -1,4 +1,4 @@
-"""Statements that write beside other work, and at random."""
+"""Writing statements concurrent with other work, and random statements."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, SYNC_SECONDS, assert_copy_right, assert_whole, settings, until
 
 
-def test_no_increment_is_lost(tmp_path: Path) -> None:
-    """Two clients read and write a counter by statement while eight inject, one of them into the same node."""
+def test_concurrent_increments_are_not_lost(tmp_path: Path) -> None:
+    """Two clients increment a counter by statement while eight inject, one of them into the same node."""
     increment = "MATCH (n {id: 'n'}) SET n.content = cast(cast(n.content AS INT64) + 1 AS STRING) RETURN n.content"
     times, stop = 8, threading.Event()
     with StorePool(settings(tmp_path / "data")) as pool:
@@ -58,7 +58,7 @@ def test_no_increment_is_lost(tmp_path: Path) -> None:
             assert_whole(store)
 
 
-def test_one_that_was_interrupted_before_its_turn_is_not_run(pool: StorePool) -> None:
+def test_statement_cancelled_while_queued_is_not_run(pool: StorePool) -> None:
     control = Interruption()
     request = CypherRequest(query="CREATE (:Entity {id: 'x', type: 't'})", mode="write")
     control.interrupt()
@@ -67,8 +67,8 @@ def test_one_that_was_interrupted_before_its_turn_is_not_run(pool: StorePool) ->
     assert one(pool, "MATCH (n) RETURN count(*)") == 3
 
 
-def test_interruptions_stop_nothing_that_comes_later(pool: StorePool) -> None:
-    """Each session goes from one statement to the next while its former users still interrupt."""
+def test_cancellation_does_not_affect_later_statements(pool: StorePool) -> None:
+    """Sessions run further statements while their former users still cancel."""
     stop = threading.Event()
     controls: list[Interruption] = []
 
@@ -90,7 +90,7 @@ def test_interruptions_stop_nothing_that_comes_later(pool: StorePool) -> None:
         pestering.join()
 
 
-def test_a_store_is_not_dropped_under_a_statement(pool: StorePool) -> None:
+def test_store_is_not_dropped_during_a_statement(pool: StorePool) -> None:
     query = "UNWIND range(1, 3000) AS i UNWIND range(1, 1500) AS j WITH count(i + j) AS n"
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(write, pool, query + " CREATE (:Entity {id: 'x', type: 't'})")
@@ -111,7 +111,7 @@ def scratch(pool: StorePool) -> Iterator[Path]:
     return folder.iterdir() if folder.exists() else iter(())
 
 
-def test_compaction_beside_statements(pool: StorePool) -> None:
+def test_compaction_concurrent_with_statements(pool: StorePool) -> None:
     stop = threading.Event()
 
     def compact(store: OpenStore) -> None:
@@ -132,17 +132,17 @@ def test_compaction_beside_statements(pool: StorePool) -> None:
 
 
 @pytest.mark.parametrize("seed", some(range(2), 0))
-def test_random_statements_come_to_the_same_as_in_the_bare_engine(tmp_path: Path, seed: int) -> None:
-    statements, said = Statements(seed), []
+def test_random_statements_equal_bare_engine(tmp_path: Path, seed: int) -> None:
+    statements, executed = Statements(seed), []
     with StorePool(settings(tmp_path / "data")) as pool:
         fill(pool, [{"id": "n0", "type": "t"}], [])
         for _ in range(14):
             bare = Bare()
             bare.fill(rows(pool))
-            said.append(statements.next())
-            bare.run(said[-1])
-            write(pool, said[-1])
-            assert rows(pool) == bare.rows(), said
+            executed.append(statements.next())
+            bare.run(executed[-1])
+            write(pool, executed[-1])
+            assert rows(pool) == bare.rows(), executed
         with pool.lease(NAME) as store:
             assert_copy_right(store)
             assert_whole(store)

@@ -1,4 +1,4 @@
-"""Statements that are asked as questions come to the same as in the bare engine, and need no copy of the store."""
+"""Writes computed by a query have the same effect as in the bare engine, and need no copy of the store."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ ASKED = [
 ]
 ON_A_COPY = [
     "MATCH (n {id: 'a'}) SET n.content = 'x', n.content = 'x'",
-    # Values of another type, several for one element, and what one item sets and another reads.
+    # Values of another type, several values for one element, and reads of values set by the same statement.
     "MATCH (n {id: 'a'})-[]->(b) SET n.content = b.id",
     "MATCH (n {id: 'a'}) SET n.content = 'x', n.content = 'y'",
     "MATCH (n {id: 'a'}), (b {id: 'a'}) SET n.content = 'x', b.type = 'y'",
     "MATCH (n {id: 'a'}) WITH n, n AS m SET n.content = 'x', n.type = m.content",
     "MATCH (n {id: 'd'}) DELETE n CREATE (m:Entity {id: 'd', type: 'again'})",
-    # What fails there, fails with what the engine says.
+    # Failures have the error message of the engine.
     "MATCH (n {id: 'b'}) DELETE n",
     "MATCH (n {id: 'a'}) SET n.weight = 2",
     "MATCH (a)-[r:RELATES_TO]->(b) SET r.content = 'x'",
@@ -75,7 +75,7 @@ def steady(kept: StorePool) -> StorePool:
 
 
 def outcome(steady: StorePool, query: str) -> tuple[Rows, Rows] | None:
-    """What the bare engine comes to; None when it refuses."""
+    """Return the rows of the bare engine after a statement; None if it fails."""
     bare = Bare()
     bare.fill(rows(steady))
     try:
@@ -86,7 +86,7 @@ def outcome(steady: StorePool, query: str) -> tuple[Rows, Rows] | None:
 
 
 @pytest.mark.parametrize("query", [*ASKED, *ON_A_COPY])
-def test_it_comes_to_the_same_as_in_the_bare_engine(steady: StorePool, query: str) -> None:
+def test_query_based_write_equals_bare_engine(steady: StorePool, query: str) -> None:
     due, before = outcome(steady, query), rows(steady)
     with steady.lease(NAME) as store:
         made, warm = store.copy.made, store.copy.is_warm
@@ -97,15 +97,15 @@ def test_it_comes_to_the_same_as_in_the_bare_engine(steady: StorePool, query: st
             write(steady, query, params=PARAMETERS)
         assert rows(steady) == (before if due is None else due)
         if query in ON_A_COPY:
-            # One that was there already may have gone with what failed in it.
+            # An existing copy may have been discarded by a failed statement.
             assert store.copy.made > made or warm
         else:
             assert store.copy.made == made
         assert_whole(store)
 
 
-def test_what_the_engine_does_not_delete(steady: StorePool) -> None:
-    """Edges without a direction, and nodes together with all their edges."""
+def test_deletion_without_direction_and_of_nodes_with_their_edges(steady: StorePool) -> None:
+    """Delete edges without a direction, and nodes together with all their edges."""
     assert changed(steady, "MATCH (a {id: 'c'})-[r]-(b) DELETE r") == {"edges_deleted": 3}
     assert changed(steady, "MATCH (a)-[r]->(b) DELETE a, r") == {"edges_deleted": 2, "nodes_deleted": 2}
     with steady.lease(NAME) as store:
@@ -121,7 +121,7 @@ def test_what_the_engine_does_not_delete(steady: StorePool) -> None:
         "MATCH (n) SET n.type = 'v', n.content = 'x' RETURN CASE WHEN n.type = 'v' THEN n.content ELSE n.id END AS w",
     ],
 )
-def test_what_a_set_returns_is_what_the_engine_returns(steady: StorePool, query: str) -> None:
+def test_set_returns_same_rows_as_engine(steady: StorePool, query: str) -> None:
     bare = Bare()
     bare.fill(rows(steady))
     with steady.lease(NAME) as store:
@@ -132,7 +132,7 @@ def test_what_a_set_returns_is_what_the_engine_returns(steady: StorePool, query:
     assert sorted(answer.rows, key=repr) == sorted(due, key=repr)
 
 
-def test_a_node_that_is_set_is_returned_as_set(steady: StorePool) -> None:
+def test_set_returns_updated_node(steady: StorePool) -> None:
     query = "MATCH (n {id: 'a'}) SET n.content = 'new', n.attributes = '{\"k\": 1}' RETURN n, n.id AS id"
     answer = write(steady, query)
     assert (answer.columns, answer.types, answer.truncated) == (["n", "id"], ["NODE", "STRING"], False)

@@ -1,4 +1,4 @@
-"""Statements that write without a copy beside others who write, and those that take very many rows away."""
+"""Writes without a copy concurrent with other writes, and bulk deletion."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ CLEAR_NEWER = "MATCH (n {type: 'newer'}) DETACH DELETE n"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is large here is so from very few rows on."""
+    """Lower the bulk limit to a few rows."""
     monkeypatch.setattr(bulk_delete, "MIN_BULK_DELETE_ROWS", 40)
 
 
 def stock(pool: StorePool) -> None:
-    """Put nodes in, of which many will go, with edges among all of them."""
+    """Create nodes, many of which will be deleted, with edges among all of them."""
     counts = {"old": OLD, "newer": NEWER, "kept": KEPT}
     nodes = [{"id": f"{kind}{n}", "type": kind, "content": "x" * 50} for kind in counts for n in range(counts[kind])]
     edges = [
@@ -50,7 +50,7 @@ def stock(pool: StorePool) -> None:
 
 @contextmanager
 def waiting(pool: StorePool, store: OpenStore, *queries: str) -> Generator[list[Future[CypherAnswer]]]:
-    """Statements that have found what they change, and wait for the block to end."""
+    """Yield statements that have computed their changes and are queued until the end of the block."""
     with ThreadPoolExecutor(len(queries)) as threads, held(store):
         running: list[Future[CypherAnswer]] = []
         for count, query in enumerate(queries, 1):
@@ -64,7 +64,7 @@ def edges(store: OpenStore) -> set[tuple[str, str]]:
         return {row.key[:2] for row in rows.all_edges()}
 
 
-def test_no_increment_is_lost(tmp_path: Path) -> None:
+def test_query_based_increments_are_not_lost(tmp_path: Path) -> None:
     increment = "MATCH (n {id: 'n'}) SET n.content = cast(cast(n.content AS INT64) + 1 AS STRING)"
     times, stop = 10, threading.Event()
 
@@ -89,8 +89,8 @@ def test_no_increment_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answers", ["", " RETURN 1"])
-def test_two_that_read_what_the_other_writes(pool: StorePool, answers: str) -> None:
-    """One after the other, the second finds that it has nothing to do."""
+def test_write_skew_is_prevented(pool: StorePool, answers: str) -> None:
+    """The second of two statements that read what the other writes finds nothing to do."""
     leave = "MATCH (n {{id: '{}'}}), (m {{id: '{}'}}) WHERE m.content <> 'gone' SET n.content = 'gone'"
     with pool.lease(NAME) as store:
         with waiting(pool, store, leave.format("a", "b"), leave.format("b", "a") + answers) as running:
@@ -116,7 +116,7 @@ Disturbance = dict[str, list[dict[str, Any]]]
         ),
     ],
 )  # fmt: skip
-def test_what_is_written_before_its_turn(tmp_path: Path, disturbance: Disturbance, left: set[str]) -> None:
+def test_bulk_delete_sees_concurrent_writes(tmp_path: Path, disturbance: Disturbance, left: set[str]) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         stock(pool)
         with pool.lease(NAME) as store, ThreadPoolExecutor(2) as threads:
@@ -135,8 +135,8 @@ def test_what_is_written_before_its_turn(tmp_path: Path, disturbance: Disturbanc
             assert_whole(store)
 
 
-def test_a_node_that_has_got_an_edge_is_not_deleted_without_it(tmp_path: Path) -> None:
-    """Its edge comes while a base is made, which what goes has to wait for."""
+def test_delete_without_detach_fails_on_concurrent_edge(tmp_path: Path) -> None:
+    """The edge is created while a base is built, which the deletion has to wait for."""
     with StorePool(settings(tmp_path / "data")) as pool, ThreadPoolExecutor(1) as threads:
         fill(pool, [{"id": f"n{n}", "type": "old"} for n in range(OLD)], [])
         with pool.lease(NAME) as store:
@@ -151,11 +151,11 @@ def test_a_node_that_has_got_an_edge_is_not_deleted_without_it(tmp_path: Path) -
 
 
 def waits(store: OpenStore) -> bool:
-    """Whether a thread waits for who makes a base."""
+    """Return whether a thread waits for the builder of a base."""
     return bool(store.folding._idle._cond._waiters)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
+def test_bulk_delete_with_readers_fold_and_kill(tmp_path: Path) -> None:
     data, copied = tmp_path / "data", tmp_path / "copied"
     with StorePool(settings(data)) as pool, ThreadPoolExecutor(1) as threads:
         stock(pool)
@@ -170,7 +170,7 @@ def test_readers_a_fold_and_a_kill(tmp_path: Path) -> None:
                 bases = [path.name for path in store.rows.folder.iterdir()]
                 fill(pool, [{"id": "late", "type": "t"}], [{"from": "late", "to": "kept1", "relation_type": "R"}])
                 due, state = ids(store), store.state
-                # As a kill finds it, before the rows have been put into a base that lasts.
+                # The state after a kill, before the rows are in a permanent base.
                 shutil.copytree(data, copied)
             finally:
                 store.folding._claim_lock.release()
@@ -192,7 +192,7 @@ def foreseen_files(store: OpenStore) -> list[str]:
     return [path.name for path in store.rows.folder.iterdir() if STAGED_MARK in path.suffixes]
 
 
-def test_two_at_once_leave_nothing_behind(tmp_path: Path) -> None:
+def test_concurrent_bulk_deletes_leave_no_files(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool, ThreadPoolExecutor(2) as threads:
         stock(pool)
         with pool.lease(NAME) as store:
@@ -206,7 +206,7 @@ def test_two_at_once_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [False, True])
-def test_rows_that_are_made_anew_before_its_turn(tmp_path: Path, damage: bool) -> None:
+def test_bulk_delete_after_row_rebuild(tmp_path: Path, damage: bool) -> None:
     with StorePool(settings(tmp_path / "data")) as pool, ThreadPoolExecutor(2) as threads:
         stock(pool)
         with pool.lease(NAME) as store:
@@ -226,8 +226,8 @@ def test_rows_that_are_made_anew_before_its_turn(tmp_path: Path, damage: bool) -
 
 
 @pytest.mark.parametrize("seed", some(range(2), 0))
-def test_beside_writers_who_fold_and_meet_it(tmp_path: Path, seed: int) -> None:
-    """What was acknowledged after the last removal is there, and no edge is without its nodes."""
+def test_bulk_delete_with_concurrent_writers_and_folds(tmp_path: Path, seed: int) -> None:
+    """Rows acknowledged after the last deletion exist, and every edge has its nodes."""
     stop = threading.Event()
     with StorePool(settings(tmp_path / "data")) as pool:
         stock(pool)
@@ -244,14 +244,14 @@ def test_beside_writers_who_fold_and_meet_it(tmp_path: Path, seed: int) -> None:
             stop.set()
             added = [written.result(PATIENCE) for written in writers]
             assert all(added)
-            there = set(ids(store))
-            assert there.issuperset(node_id for each in added for node_id in each)
-            assert all(there.issuperset(ends) for ends in edges(store))
+            existing = set(ids(store))
+            assert existing.issuperset(node_id for each in added for node_id in each)
+            assert all(existing.issuperset(ends) for ends in edges(store))
             assert_whole(store)
 
 
 def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
-    """Make nodes that stay, with edges to some that may go; the ids of those that were acknowledged."""
+    """Create nodes with edges to nodes that may be deleted; return the acknowledged ids."""
     source, added = random.Random(seed), list[str]()
     ways: list[Callable[[str], list[dict[str, Any]]]] = [
         lambda new: [{"from": new, "to": f"kept{source.randrange(KEPT)}", "relation_type": "R"}],
@@ -265,13 +265,13 @@ def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
             nodes.append({"id": f"old{source.randrange(OLD)}", "type": "old"})
         try:
             fill(pool, nodes, source.choice(ways)(new))
-        except InvalidInput:  # its other end is gone
+        except InvalidInput:  # its other end was deleted
             continue
         added.append(new)
     return added
 
 
-def test_more_than_may_go_at_once_is_refused_and_stays(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bulk_delete_over_limit_is_rejected(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(pool, [{"id": each, "type": "old"} for each in "abc"], [{"from": "a", "to": "b", "relation_type": "R"}])
     monkeypatch.setattr(bulk_delete, "MAX_BULK_DELETE_ROWS", 3)
     with pytest.raises(TooLarge, match=r"more than 3 rows; split it into smaller deletes"):
@@ -284,7 +284,7 @@ def test_more_than_may_go_at_once_is_refused_and_stays(pool: StorePool, monkeypa
         assert ids(store) == []
 
 
-def test_a_removal_says_how_much_the_journal_takes(pool: StorePool) -> None:
+def test_bulk_delete_estimates_journal_size(pool: StorePool) -> None:
     with pool.lease(NAME) as store, store.folding.foreseeing() as foreseen:
         found = bulk_delete.BulkDelete(foreseen, ["a", "c"], [])
         change, report = found.change(store.state, 0)
@@ -293,7 +293,7 @@ def test_a_removal_says_how_much_the_journal_takes(pool: StorePool) -> None:
         assert 0 < len(encode_frame([change])) - len(encode_frame([least])) <= found.cost + len("nodes_deleted" * 3)
 
 
-def test_links_go_with_very_many_nodes(tmp_path: Path) -> None:
+def test_bulk_delete_includes_links(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         stock(pool)
         with pool.lease(NAME) as store:

@@ -1,4 +1,4 @@
-"""Answers that are cut, with a limit lower than is usual."""
+"""Truncated answers, with a reduced limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def asked(pool: StorePool, query: str, form: read.Format) -> bytes:
         return b"".join(rows)
 
 
-def test_a_row_longer_than_an_answer_may_be(pool: StorePool) -> None:
+def test_stream_rejects_first_row_over_limit(pool: StorePool) -> None:
     query = "RETURN repeat($t, 1000)"
     with pytest.raises(TooLarge, match="first row"):
         asked(pool, query, "json")
@@ -39,7 +39,7 @@ def test_a_row_longer_than_an_answer_may_be(pool: StorePool) -> None:
     assert msgspec.json.decode(last, type=dict[str, object]).items() >= tail.items()
 
 
-def test_rows_before_one_that_is_too_long(pool: StorePool) -> None:
+def test_stream_truncates_before_row_over_limit(pool: StorePool) -> None:
     query = "UNWIND [1, 2, 1000, 3] AS n RETURN n, left(repeat($t, 1000), 1500 * n)"
     expected = [[1, LONG[:1500]], [2, LONG[:3000]]]
     answer = msgspec.json.decode(asked(pool, query, "json"))
@@ -48,8 +48,8 @@ def test_rows_before_one_that_is_too_long(pool: StorePool) -> None:
     assert (rows, last["row_count"], last["truncated"]) == (expected, 2, True)
 
 
-def test_rows_that_take_longer_than_the_time_limit(pool: StorePool) -> None:
-    """All at once they have to be there in time; a stream of them may be long."""
+def test_time_limit_applies_to_json_but_not_to_streams(pool: StorePool) -> None:
+    """JSON answers must be complete within the time limit; streams may take longer."""
     request = CypherRequest(query="UNWIND range(1, 5000) AS i RETURN range(1, 40)", timeout_ms=1, max_rows=5000)
     with pytest.raises(TimedOut):
         stream(graph_of(pool, NAME), request, "json")

@@ -1,4 +1,4 @@
-"""The copy that statements are tried on is kept while they come, and stays what the store is."""
+"""The copy on which statements run is kept between statements, and stays equal to the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REFUSED = [
 
 
 def between(pool: StorePool, r: random.Random) -> None:
-    """Another write, with what few rows have."""
+    """Write rows without statements, also with rare fields."""
     node, other = (f"n{r.randrange(6)}" for _ in range(2))
     with pool.lease(NAME) as store:
         match r.randrange(3):
@@ -53,36 +53,36 @@ def between(pool: StorePool, r: random.Random) -> None:
 
 
 @pytest.mark.parametrize(("seed", "few"), [(0, rebuild.MAX_INLINE_REBUILD_ROWS), (1, 0)])
-def test_it_stays_what_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, few: int) -> None:
-    """Statements do what they do in the bare engine; they, refused ones and other writes leave the copy right.
+def test_warm_copy_stays_equal_to_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, few: int) -> None:
+    """Statements have the same effect as in the bare engine, and the copy stays correct after every write.
 
-    It is made of so ``few`` rows, or else of what the engine has.
+    The copy is built from ``few`` rows, or else from the file of the engine.
     """
     monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", few)
-    said: list[str] = []
+    executed: list[str] = []
     statements, r = Statements(seed), random.Random(seed)
     with StorePool(settings(tmp_path / "data")) as pool, pool.lease(NAME, create=True) as store:
         fill(pool, [{"id": f"n{number}", "type": "t"} for number in range(4)], [])
         for _ in range(24 if is_thorough() else 8):
             refused = r.random() < 0.2
-            said.append(r.choice(REFUSED) if refused else statements.next())
+            executed.append(r.choice(REFUSED) if refused else statements.next())
             bare = Bare()
             bare.fill(rows(pool))
             if refused:
                 with contextlib.suppress(InvalidInput):
-                    write(pool, said[-1])
+                    write(pool, executed[-1])
             else:
-                bare.run(said[-1])
-                write(pool, said[-1])
-            assert rows(pool) == bare.rows(), said
+                bare.run(executed[-1])
+                write(pool, executed[-1])
+            assert rows(pool) == bare.rows(), executed
             assert_copy_right(store)
             if r.random() < 0.4:
                 between(pool, r)
-        assert store.copy.made < 20, said
+        assert store.copy.made < 20, executed
         assert_whole(store)
 
 
-def test_one_copy_for_many_statements(pool: StorePool) -> None:
+def test_warm_copy_is_reused_by_statements(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         for number in range(4):
             assert changed(pool, f"MATCH (n {{id: 'a'}}) SET n.content = '{number}' RETURN count(*)") == {
@@ -105,7 +105,7 @@ def test_one_copy_for_many_statements(pool: StorePool) -> None:
         assert_copy_right(store)
 
 
-def test_what_changes_edges_or_deletes_wants_a_file_that_keeps_its_edges(pool: StorePool) -> None:
+def test_edge_changes_require_copy_with_edges(pool: StorePool) -> None:
     fill(pool, [], [{"from": a, "to": b, "relation_type": "S"} for a in "abc" for b in "abc" if a != b])
     with pool.lease(NAME) as store:
         for made, query, counts in (
@@ -136,7 +136,7 @@ def copy_of(store: OpenStore, copies: WarmCopies, seconds: float = 60.0) -> Scra
     return ScratchDatabase(store.layout, store.journal, store.engine, store.rows, copies, seconds)
 
 
-def test_it_is_given_back(pool: StorePool) -> None:
+def test_warm_copy_is_released(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         kept, brief = copy_of(store, WarmCopies()), copy_of(store, WarmCopies(), 0.0)
         for copy in (kept, brief):
@@ -151,7 +151,7 @@ def test_it_is_given_back(pool: StorePool) -> None:
     assert list(pool.layout(NAME).scratch.iterdir()) == []
 
 
-def test_only_some_stores_have_one(pool: StorePool) -> None:
+def test_number_of_warm_copies_is_limited(pool: StorePool) -> None:
     copies = WarmCopies(most=2)
     made: list[ScratchDatabase] = []
     for name in "xyz":
@@ -166,7 +166,7 @@ def test_only_some_stores_have_one(pool: StorePool) -> None:
         copy.close()
 
 
-def test_it_makes_room_on_a_full_disk(pool: StorePool) -> None:
+def test_warm_copy_is_deleted_on_full_disk(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         write(pool, "MATCH (n {id: 'a'}) SET n.content = 'x' RETURN count(*)")
         options = store.engine.options

@@ -1,4 +1,4 @@
-"""Changing a store by Cypher: what a statement does is one write like any other, or nothing."""
+"""Cypher writes: a statement is one write like any other, or changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 
 @pytest.fixture
 def steady(kept: StorePool) -> StorePool:
-    """The same, opened once for many tests."""
+    """Keep the store open for many tests."""
     with kept.lease(NAME, create=True) as store:
         with store.engine.reading() as session:
             ids = [node_id for [node_id] in session.rows("MATCH (e:Entity) RETURN e.id")]
@@ -84,7 +84,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("query", WRITES)
-def test_a_statement_does_what_the_bare_engine_does(steady: StorePool, query: str) -> None:
+def test_statement_has_same_effect_as_in_bare_engine(steady: StorePool, query: str) -> None:
     bare = Bare()
     bare.fill(rows(steady))
     bare.run(query)
@@ -97,7 +97,7 @@ def test_a_statement_does_what_the_bare_engine_does(steady: StorePool, query: st
         assert_whole(store)
 
 
-def test_versions_and_times_are_kept(pool: StorePool) -> None:
+def test_cypher_write_maintains_versions_and_times(pool: StorePool) -> None:
     before = one(pool, "MATCH (n {id: 'a'}) RETURN n")
     write(pool, "MATCH (n {id: 'a'}) SET n.content = 'new'")
     write(pool, "MATCH (a)-[r]->(b) SET r.weight = 4")
@@ -112,7 +112,7 @@ def test_versions_and_times_are_kept(pool: StorePool) -> None:
     assert own["created_at"] < own["updated_at"]
 
 
-def test_rows_come_back_from_a_write(pool: StorePool) -> None:
+def test_cypher_write_returns_rows(pool: StorePool) -> None:
     query = "MATCH (a {id: 'a'})-[r]->(b) SET a.content = 'new', r.weight = 2 RETURN a.content, r, b.id, a"
     answer = write(pool, query)
     assert answer.columns == ["a.content", "r", "b.id", "a"]
@@ -127,12 +127,12 @@ def test_rows_come_back_from_a_write(pool: StorePool) -> None:
     assert write(pool, "MATCH (n {id: 'x1'}) DELETE n RETURN 1", max_rows=0).rows == []
 
 
-def test_statements_that_only_read_may_come_in_mode_write(pool: StorePool) -> None:
+def test_reading_statement_is_allowed_in_write_mode(pool: StorePool) -> None:
     answer = write(pool, "MATCH (n) RETURN count(*)")
     assert (answer.rows, answer.changes) == ([[3]], None)
 
 
-def test_parameters(pool: StorePool) -> None:
+def test_cypher_write_parameters(pool: StorePool) -> None:
     query = "UNWIND $rows AS row MERGE (n:Entity {id: row.id}) SET n.type = row.type, n.attributes = $text"
     params = {"rows": [{"id": "a", "type": "p"}, {"id": "it's", "type": 'q"'}], "text": '{"ü": "\\n"}'}
     assert changed(pool, query, params=params) == {"nodes_created": 1, "nodes_updated": 1}
@@ -189,7 +189,7 @@ FAILURES: list[tuple[str, type[KgserveError], str]] = [
 
 
 @pytest.mark.parametrize(("query", "kind", "message"), FAILURES, ids=range(len(FAILURES)))
-def test_a_statement_that_fails_has_changed_nothing(
+def test_failed_statement_changes_nothing(
     steady: StorePool, query: str, kind: type[KgserveError], message: str
 ) -> None:
     before = rows(steady)
@@ -208,13 +208,13 @@ def test_a_statement_that_fails_has_changed_nothing(
         assert_whole(store)
 
 
-def test_too_many_rows() -> None:
+def test_statement_with_too_many_changed_rows_is_rejected() -> None:
     gone = [str(number) for number in range(MAX_CHANGED_ROWS + 1)]
     with pytest.raises(TooLarge, match="200001 rows"):
         batch_of(Difference(nodes=[], edges=[], nodes_gone=gone, edges_gone=[], doubled=[]))
 
 
-def test_what_was_written_outlives_the_engine_s_file(tmp_path: Path) -> None:
+def test_cypher_write_survives_loss_of_engine_file(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with StorePool(settings(data)) as pool:
         fill(pool)
@@ -232,7 +232,7 @@ def test_what_was_written_outlives_the_engine_s_file(tmp_path: Path) -> None:
             assert_whole(store)
 
 
-def test_every_view_hears_of_it(tmp_path: Path) -> None:
+def test_cypher_write_reaches_every_projection(tmp_path: Path) -> None:
     with indexed(tmp_path / "data") as (pool, indexer), pool.lease(NAME, create=True) as store:
         listener = Reader(store.feed, None, lambda: None)
         assert listener.take(Selection()) == []
@@ -247,7 +247,7 @@ def test_every_view_hears_of_it(tmp_path: Path) -> None:
         assert ids(store) == ["y"]
 
 
-def test_a_kill_loses_no_acknowledged_statement(tmp_path: Path) -> None:
+def test_acknowledged_statement_survives_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     options = {"embedding_provider": "hashing"}
     done: list[int] = []

@@ -1,4 +1,4 @@
-"""Searching among the nodes that have some attributes finds what is left of all hits, however it goes about it."""
+"""Attribute filters find exactly the hits that remain after filtering all hits, with every search strategy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EVERY = 1_000
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Most nodes are open and hold "fox" among many words; those that say nothing else are done."""
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """Yield a store in which most nodes are open and contain "fox" among many words; the others are done."""
     source = random.Random(7)
     with watched(tmp_path_factory.mktemp("among") / "data") as store:
         far = {f"far{n}": f"fox {' '.join(source.choices(WORDS, k=30))}" for n in range(COUNT)}
@@ -29,7 +29,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         store.put(**{key: Known("beast", text, attributes='{"status":"open"}') for key, text in far.items()})
         store.put(**{key: Known("beast", text, attributes='{"status":"done"}') for key, text in near.items()})
         store.settle()
-        # From here on the past differs from the present, in attributes alone and in texts.
+        # From here on, past and current state differ, in attributes only and in texts.
         turned = {f"far{n}": Known("beast", far[f"far{n}"], attributes='{"status":"done"}') for n in range(0, COUNT, 9)}
         store.put(**turned, far1=Known("beast", "hen", attributes='{"status":"open"}'))
         store.delete("far2")
@@ -37,24 +37,26 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield store
 
 
-def among(searched: StoreSearch, said: Watched, wanted: dict[str, Any], tried: int) -> AttributeFilteredIndex:
-    """The indexes narrowed, with so many hits tried before all names are given."""
+def among(searched: StoreSearch, sample: Watched, wanted: dict[str, Any], tried: int) -> AttributeFilteredIndex:
+    """Return the index limited to nodes with some attributes; ``tried`` hits are examined before all ids are passed."""
     asked = conditions(wanted)
     reader = searched.reader
 
     def passing(ids: Collection[str]) -> set[str]:
         return {row.id for row in reader.valid_nodes(ids).values() if has_all(row.attributes, asked)}
 
-    return AttributeFilteredIndex(searched.index, AttributeMatcher(said.store, asked, reader), passing, tried)
+    return AttributeFilteredIndex(searched.index, AttributeMatcher(sample.store, asked, reader), passing, tried)
 
 
 @pytest.mark.parametrize("tried", [0, 60, 3_200])
 @pytest.mark.parametrize("as_of", [None, 2])
 @pytest.mark.parametrize("wanted", [{"status": "open"}, {"status": "done"}, {"status": None}])
-def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_of: int | None, tried: int) -> None:
-    past = None if as_of is None else AsOfMoment(said.historian, as_of)
-    with search_store(said.store, said.indexer, past, "any") as searched:
-        narrowed = among(searched, said, wanted, tried)
+def test_attribute_filter_equals_filtering_all_hits(
+    sample: Watched, wanted: dict[str, Any], as_of: int | None, tried: int
+) -> None:
+    past = None if as_of is None else AsOfMoment(sample.historian, as_of)
+    with search_store(sample.store, sample.indexer, past, "any") as searched:
+        narrowed = among(searched, sample, wanted, tried)
         vector = searched.queries.of("fox")
         words = searched.index.words("fox", EVERY, NO_TEXT_FILTER)
         meaning = searched.index.meaning(vector, EVERY, NO_TEXT_FILTER)

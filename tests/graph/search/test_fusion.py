@@ -1,4 +1,4 @@
-"""Fusion of word and meaning scores, and what related entities add."""
+"""Fusion of keyword and semantic scores, and score propagation."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def chain(*ids: str, weight: float = 1.0) -> dict[str, list[tuple[str, float]]]:
     return links
 
 
-# --- weighted
+# --- Weighted fusion
 
 
-def test_weighted_takes_the_union_and_counts_a_missing_part_as_nothing() -> None:
+def test_weighted_fusion_is_union_with_missing_scores_as_zero() -> None:
     found = fusion.weighted({"a": 8.0, "b": 2.0}, {"a": 0.5, "c": 0.75}, alpha=0.25)
     assert found == {"a": Match(0.625, 1.0, 0.5), "b": Match(0.0625, 0.25, None), "c": Match(0.5625, None, 0.75)}
 
 
-def test_alpha_is_the_weight_of_the_words() -> None:
+def test_alpha_is_the_weight_of_keyword_scores() -> None:
     assert fusion.weighted({"a": 8.0}, {"b": 1.0})["a"].score == pytest.approx(0.4)
     assert fusion.weighted({"a": 8.0}, {"b": 1.0})["b"].score == pytest.approx(0.6)
 
 
-def test_a_single_keyword_hit_counts_fully_and_two_equal_ones_alike() -> None:
+def test_equal_keyword_hits_are_normalized_to_one() -> None:
     assert fusion.weighted({"a": 0.3}, {})["a"].score == pytest.approx(0.4)
     found = fusion.weighted({"a": 3.0, "b": 3.0}, {})
     assert found["a"].score == found["b"].score == pytest.approx(0.4)
 
 
-def test_similarities_are_kept_within_zero_and_one() -> None:
+def test_similarities_are_clipped_to_0_and_1() -> None:
     found = fusion.weighted({}, {"a": -0.2, "b": 1.0000002})
     assert (found["a"].score, found["b"].semantic) == (0.0, 1.0)
 
 
-def test_a_best_word_may_be_too_little_to_count_fully() -> None:
+def test_external_top_score_lowers_normalized_keyword_score() -> None:
     words, meaning = {"filler": 1.0}, {"filler": 0.1, "sense": 0.4}
     assert max(fusion.weighted(words, meaning).items(), key=lambda each: each[1].score)[0] == "filler"
     found = fusion.weighted(words, meaning, top=4.0)
@@ -60,7 +60,7 @@ def test_a_best_word_may_be_too_little_to_count_fully() -> None:
     assert fusion.weighted({"a": 8.0}, {}, top=4.0) == fusion.weighted({"a": 8.0}, {})
 
 
-def test_irregular_forms_come_behind_their_words_at_less() -> None:
+def test_irregular_word_forms_have_lower_weight() -> None:
     found = words.with_forms(words.word_weights("When did the children go away"))
     assert {"went", "gone", "child"} < found.keys()
     assert found["went"] == found["child"] == words.FORM_WEIGHT
@@ -70,95 +70,95 @@ def test_irregular_forms_come_behind_their_words_at_less() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "first"), [(1.0, "word"), (0.0, "sense")])
-def test_alpha_at_its_ends_is_one_list_alone(alpha: float, first: str) -> None:
+def test_alpha_of_0_or_1_uses_one_list_only(alpha: float, first: str) -> None:
     found = fusion.weighted({"word": 5.0}, {"sense": 0.4}, alpha)
     assert fusion.rank(found)[0].id == first
     assert min(match.score for match in found.values()) == 0.0
 
 
-def test_nothing_found_is_nothing() -> None:
+def test_fusion_of_empty_lists_is_empty() -> None:
     assert fusion.weighted({}, {}) == {}
     assert fusion.rank({}) == []
 
 
-# --- reciprocal
+# --- Reciprocal rank fusion
 
 
-def test_reciprocal_sums_over_rankings_with_ranks_from_one() -> None:
+def test_reciprocal_rank_fusion_sums_ranks_from_1() -> None:
     found = fusion.reciprocal([["a", "b"], ["b"]])
     assert found == {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}
     assert list(found) == ["b", "a"]
 
 
-def test_reciprocal_breaks_ties_by_first_appearance() -> None:
+def test_reciprocal_rank_fusion_keeps_order_of_ties() -> None:
     assert list(fusion.reciprocal([["z", "m"], ["a", "n"]])) == ["z", "a", "m", "n"]
 
 
-def test_reciprocal_counts_an_id_once_per_ranking() -> None:
+def test_reciprocal_rank_fusion_ignores_repeated_ids() -> None:
     assert fusion.reciprocal([["a", "a", "b"]]) == {"a": pytest.approx(1 / 61), "b": pytest.approx(1 / 62)}
 
 
-def test_reciprocal_matches_are_one_at_the_first_place_of_both() -> None:
+def test_reciprocal_score_is_1_for_first_in_both_lists() -> None:
     found = fusion.reciprocal_matches({"a": 3.0, "b": 2.0}, {"a": 0.8, "c": 0.7})
     assert found["a"] == Match(1.0, 1.0, 0.8)
     assert found["b"].score == found["c"].score == pytest.approx(61 / 62 / 2)
 
 
-# --- spread
+# --- Score propagation
 
 
-def test_a_match_lifts_its_neighbour_half_of_the_way_and_the_next_a_quarter() -> None:
+def test_score_propagation_decays_per_hop() -> None:
     found = fusion.spread({"a": 0.75}, chain("a", "b", "c", "d"))
     assert found == {"b": (Nearby(0.375, "a", 1),), "c": (Nearby(0.1875, "a", 2),)}
 
 
-def test_what_matches_better_than_its_neighbours_gains_nothing() -> None:
+def test_better_match_gains_nothing_from_neighbours() -> None:
     found = fusion.spread({"a": 0.75, "b": 0.5}, chain("a", "b"))
     assert found == {"b": (Nearby(0.125, "a", 1),)}
 
 
-def test_the_best_neighbour_counts_and_not_how_many_there_are() -> None:
+def test_score_propagation_uses_best_neighbour_only() -> None:
     links = {"x": [(other, 1.0) for other in "abcde"]}
     assert fusion.spread(dict.fromkeys("abcde", 0.75), links)["x"] == (Nearby(0.375, "a", 1),)
 
 
-def test_weights_of_relations_count_within_zero_and_one() -> None:
+def test_relation_weights_are_clipped_to_0_and_1() -> None:
     assert fusion.spread({"a": 0.8}, chain("a", "b", weight=0.5))["b"][0].amount == pytest.approx(0.2)
     assert fusion.spread({"a": 0.8}, chain("a", "b", weight=7.0))["b"][0].amount == pytest.approx(0.4)
     assert fusion.spread({"a": 0.8}, chain("a", "b", weight=-1.0)) == {}
     assert fusion.spread({"a": 0.8}, chain("a", "b", "c", weight=0.5))["c"][0].amount == pytest.approx(0.05)
 
 
-def test_a_relation_that_was_looked_up_at_one_end_counts_at_both() -> None:
+def test_score_propagation_is_bidirectional() -> None:
     assert "b" in fusion.spread({"a": 0.8}, {"a": [("b", 1.0)]})
     assert "a" in fusion.spread({"b": 0.8}, {"a": [("b", 1.0)]})
 
 
-def test_a_triangle_gives_by_one_hop_only() -> None:
+def test_triangle_propagates_over_one_hop_only() -> None:
     links = chain("a", "b", "c") | {"c": [("a", 1.0), ("b", 1.0)]}
     assert [near.hops for near in fusion.spread({"a": 0.8}, links)["c"]] == [1]
 
 
-def test_hubs_and_loops_give_nothing() -> None:
+def test_hubs_and_loops_propagate_no_scores() -> None:
     hub = {"hub": [(f"n{number}", 1.0) for number in range(fusion.HUB_DEGREE + 1)], "n0": [("hub", 1.0)]}
     assert fusion.spread({"hub": 0.9, "n1": 0.5}, hub) == {}
     assert fusion.spread({"a": 0.9}, {"a": [("a", 1.0)]}) == {}
 
 
-def test_no_hops_or_no_decay_is_no_spreading() -> None:
+def test_no_propagation_with_zero_hops_or_decay() -> None:
     assert fusion.spread({"a": 0.8}, chain("a", "b"), hops=0) == {}
     assert fusion.spread({"a": 0.8}, chain("a", "b"), decay=0.0) == {}
     assert set(fusion.spread({"a": 0.8}, chain("a", "b", "c"), hops=1)) == {"b"}
 
 
 @pytest.mark.parametrize(("decay", "hops"), [(-0.1, 2), (0.7, 2), (0.5, 3)])
-def test_parameters_out_of_bounds_are_refused(decay: float, hops: int) -> None:
+def test_propagation_rejects_invalid_parameters(decay: float, hops: int) -> None:
     with pytest.raises(ValueError, match="hops"):
         fusion.spread({}, {}, decay, hops)
 
 
 @given(_scores, _graphs, st.floats(0.0, fusion.MAX_DECAY))
-def test_the_best_match_stays_the_best(
+def test_propagation_keeps_best_match_first(
     scores: dict[str, float], graph: dict[str, list[tuple[str, float]]], decay: float
 ) -> None:
     best = max(scores.values(), default=0.0)
@@ -169,7 +169,7 @@ def test_the_best_match_stays_the_best(
 
 
 @given(_scores, _graphs)
-def test_the_second_hop_is_the_best_of_all_ways_with_two_relations(
+def test_second_hop_equals_brute_force_maximum(
     scores: dict[str, float], graph: dict[str, list[tuple[str, float]]]
 ) -> None:
     links: dict[str, dict[str, float]] = {}
@@ -190,10 +190,10 @@ def test_the_second_hop_is_the_best_of_all_ways_with_two_relations(
         assert gained == pytest.approx(max(gain, 0.0))
 
 
-# --- look_around
+# --- Neighbour lookup
 
 
-def test_looking_around_asks_for_the_strongest_and_then_for_what_they_reach() -> None:
+def test_neighbour_lookup_reads_seeds_then_reached_nodes() -> None:
     links = chain(*"abcdef")
     asked: list[list[str]] = []
 
@@ -206,7 +206,7 @@ def test_looking_around_asks_for_the_strongest_and_then_for_what_they_reach() ->
     assert set(found) == {"a", "b", "c", "d"}
 
 
-def test_looking_around_is_bounded_and_fair() -> None:
+def test_neighbour_lookup_is_bounded_and_round_robin() -> None:
     def look_up(ids: Sequence[str]) -> dict[str, list[tuple[str, float]]]:
         asked.append(list(ids))
         return {key: [(f"{key}.{number}", 1.0) for number in range(20)] for key in ids}
@@ -217,14 +217,14 @@ def test_looking_around_is_bounded_and_fair() -> None:
     assert len({key.split(".")[0] for key in asked[1]}) == fusion.MAX_REACHED // 2
 
 
-def test_looking_around_without_relations_asks_once() -> None:
+def test_neighbour_lookup_without_relations_calls_once() -> None:
     assert fusion.look_around({"a": 1.0}, lambda ids: {key: [] for key in ids}) == {"a": []}
 
 
-# --- rank and why
+# --- Ranking and explanations
 
 
-def test_a_hit_says_why_it_is_there() -> None:
+def test_hit_explains_its_score() -> None:
     matches = fusion.weighted({"a": 4.0, "b": 1.0}, {"a": 0.5})
     ranked = fusion.rank(matches, fusion.spread({"a": 0.7, "b": 0.1}, chain("a", "b", "c")))
     assert [hit.id for hit in ranked] == ["a", "b", "c"]
@@ -234,16 +234,16 @@ def test_a_hit_says_why_it_is_there() -> None:
     assert [hit.hops for hit in ranked] == [0, 0, 1]
 
 
-def test_ties_go_by_the_own_match_and_then_by_id() -> None:
+def test_ranking_ties_by_match_then_by_id() -> None:
     matches = {"b": Match(0.4), "a": Match(0.4), "c": Match(0.2)}
     nearby = {"c": (Nearby(0.2, "z", 1),)}
     assert [hit.id for hit in fusion.rank(matches, nearby)] == ["a", "b", "c"]
 
 
-# --- paths
+# --- Paths
 
 
-def test_paths_fall_off_per_hop_and_with_the_weight() -> None:
+def test_path_strength_decays_per_hop_and_weight() -> None:
     links = {"s": [("a", 1.0), ("b", 0.5)], "a": [("c", 0.8)]}
     assert fusion.paths({"s": 1.0}, links) == {
         "s": (1.0, 0),
@@ -253,20 +253,20 @@ def test_paths_fall_off_per_hop_and_with_the_weight() -> None:
     }
 
 
-def test_the_strongest_way_counts_and_the_shortest_is_the_distance() -> None:
+def test_path_has_best_strength_and_shortest_distance() -> None:
     links = {"s": [("far", 0.1), ("a", 1.0)], "a": [("far", 1.0)], "far": [("s", 1.0)]}
     assert fusion.paths({"s": 1.0}, links)["far"] == (pytest.approx(0.25), 1)
 
 
-# --- words of the query
+# --- Word weights
 
 
-def test_function_words_count_a_tenth() -> None:
+def test_function_words_have_a_tenth_of_the_weight() -> None:
     weights = word_weights("What did Caroline research?")
     assert weights == {"what": FUNCTION_WORD_WEIGHT, "did": FUNCTION_WORD_WEIGHT, "caroline": 1.0, "research": 1.0}
 
 
-def test_a_query_of_function_words_alone_counts_fully() -> None:
+def test_query_of_function_words_only_has_full_weight() -> None:
     assert word_weights("To be or not to be") == {"to": 1.0, "be": 1.0, "or": 1.0, "not": 1.0}
 
 
@@ -284,12 +284,12 @@ def test_contractions_are_function_words(query: str) -> None:
     assert word_weights("vitamin D and Don")["don"] == 1.0
 
 
-def test_other_scripts_count_fully_and_words_are_bounded() -> None:
+def test_words_of_other_scripts_have_full_weight() -> None:
     assert word_weights("где Пётр 東京") == {"где": 1.0, "пётр": 1.0, "東京": 1.0}
     assert len(word_weights(" ".join(map(str, range(5000))))) == MAX_WORDS
     assert word_weights(" ?! ") == {}
 
 
 @given(st.text(max_size=200))
-def test_any_text_has_weights_within_bounds(query: str) -> None:
+def test_word_weights_are_bounded_for_any_text(query: str) -> None:
     assert all(word == word.lower() and 0.0 < weight <= 1.0 for word, weight in word_weights(query).items())

@@ -27,7 +27,7 @@ def fill(data: Path) -> None:
         caught_up(store, indexes)
 
 
-def test_without_indexes_there_is_no_search(tmp_path: Path) -> None:
+def test_search_without_indexes_is_unavailable(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         pool.create(NAME)
         for work in (
@@ -39,7 +39,7 @@ def test_without_indexes_there_is_no_search(tmp_path: Path) -> None:
                 work()
 
 
-def test_vectors_of_another_model_leave_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keyword_search_works_with_vectors_of_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searches, "AT_LEAST_TIMEOUT_SECONDS", 20 * PATIENCE)
     fill(tmp_path)
     with indexed(tmp_path, OtherEmbedder()) as (pool, indexer):
@@ -62,7 +62,7 @@ def test_vectors_of_another_model_leave_words(tmp_path: Path, monkeypatch: pytes
         assert time.monotonic() - started < 10 * PATIENCE, "nobody waits for an index that cannot be opened"
 
 
-def test_words_are_found_while_embedding_fails(tmp_path: Path) -> None:
+def test_keyword_search_works_while_embedding_fails(tmp_path: Path) -> None:
     with followed(tmp_path, FailingEmbedder()) as (store, indexes):
         write(store, batch("a", content="fox"))
         assert indexes.keyword.wait(1, 30)
@@ -73,7 +73,7 @@ def test_words_are_found_while_embedding_fails(tmp_path: Path) -> None:
             search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="semantic"))
 
 
-def test_a_search_that_waits_for_a_loading_model_says_so(tmp_path: Path) -> None:
+def test_search_reports_waiting_for_model_loading(tmp_path: Path) -> None:
     embedder = StuckEmbedder()
     with followed(tmp_path, embedder) as (store, indexes):
         write(store, batch("a", content="fox"))
@@ -85,9 +85,7 @@ def test_a_search_that_waits_for_a_loading_model_says_so(tmp_path: Path) -> None
         embedder.let_go.set()
 
 
-def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_least_is_not_answered_by_index_being_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
     with indexed(tmp_path) as (pool, indexer), pool.lease(NAME) as store:
         graph, keyword = graph_of(pool, NAME, indexer), indexer.of(store).keyword
@@ -118,13 +116,13 @@ def test_who_needs_a_commit_is_not_answered_by_an_index_that_is_being_begun_anew
         assert len(search(graph, wanted).hits) == 2
 
 
-def test_a_commit_to_come_is_not_waited_for(tmp_path: Path) -> None:
+def test_at_least_rejects_future_sequence(tmp_path: Path) -> None:
     fill(tmp_path)
     with indexed(tmp_path) as (pool, indexer), pytest.raises(InvalidInput, match="at_least"):
         search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", at_least=2))
 
 
-def test_neighbours_of_many_at_once_are_those_of_each_where_some_are_not_true(tmp_path: Path) -> None:
+def test_batched_neighbours_equal_single_ones_with_invalid_nodes(tmp_path: Path) -> None:
     chance = random.Random(3)
     names = [f"n{number}" for number in range(12)]
     bounds = [(None, None), (None, None), (None, 5), (9, None), (1, 9)]

@@ -12,7 +12,7 @@ from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, settings
 
 
-def test_large_texts_are_sent_a_few_at_a_time(tmp_path: Path) -> None:
+def test_export_blocks_are_bounded_for_large_contents(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path, buffer_pool_mb=512)) as pool, pool.lease(NAME, create=True) as store:
         for first in range(0, 60, 20):
             nodes = [NodePut(at, f"n{first + at}", "t", secrets.token_hex(MEBIBYTE // 2)) for at in range(20)]

@@ -1,4 +1,4 @@
-"""The index of the keys that an import has named, against a dictionary."""
+"""The index of imported keys, compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kgserve.graph.transfer.import_keys import ImportedKeys
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=12))
-def test_the_earliest_line_of_each_key_is_known(blocks: list[list[int]]) -> None:
+def test_import_keys_return_earliest_line(blocks: list[list[int]]) -> None:
     index, first, line = ImportedKeys(), dict[int, int](), 0
     for block in blocks:
         lines = list(range(line + 1, line + len(block) + 1))

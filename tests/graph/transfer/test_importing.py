@@ -1,4 +1,4 @@
-"""Importing and exporting lines."""
+"""Import and export of lines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def lines(*texts: bytes, end: bytes = b"\n") -> bytes:
     return end.join(texts) + end
 
 
-def test_lines_that_repeat_earlier_ones_are_reported(pool: StorePool) -> None:
+def test_import_reports_repeated_keys(pool: StorePool) -> None:
     edge = b'{"kind":"edge","from":"a","to":"b","relation_type":"R","weight":%d}'
     answer = imported(
         pool,
@@ -92,7 +92,7 @@ def test_lines_that_repeat_earlier_ones_are_reported(pool: StorePool) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_a_bad_line_is_named_by_its_number_and_the_others_are_taken(pool: StorePool, bad: bytes, end: bytes) -> None:
+def test_import_reports_faulty_line_and_imports_the_others(pool: StorePool, bad: bytes, end: bytes) -> None:
     answer = imported(pool, lines(NODE % b"a", b"", b"  ", bad, NODE % b"b", end=end))
     assert [error.line for error in answer.errors] == [4]
     assert answer.errors[0].message
@@ -101,18 +101,18 @@ def test_a_bad_line_is_named_by_its_number_and_the_others_are_taken(pool: StoreP
         assert_whole(store)
 
 
-def test_the_last_line_needs_no_end(pool: StorePool) -> None:
+def test_import_accepts_last_line_without_newline(pool: StorePool) -> None:
     answer = imported(pool, NODE % b"a" + b"\n" + NODE % b"b")
     assert (answer.ok, answer.lines, answer.nodes_created) == (True, 2, 2)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\n \n\r\n"])
-def test_nothing_at_all(pool: StorePool, data: bytes) -> None:
+def test_empty_import(pool: StorePool, data: bytes) -> None:
     answer = imported(pool, data)
     assert (answer.ok, answer.nodes_sent, answer.lines, answer.sequence) == (True, 0, data.count(b"\n"), 0)
 
 
-def test_lines_may_come_in_any_pieces(pool: StorePool) -> None:
+def test_import_accepts_arbitrary_chunks(pool: StorePool) -> None:
     data = lines(NODE % b"a", NODE % "ü😀".encode(), b"bad", b'{"kind":"edge","from":"a","to":"x","relation_type":"r"}')
     importer = Importer(graph_of(pool, "s"))
     for offset in range(len(data)):
@@ -129,7 +129,7 @@ def rows_of(size: int, first: int, count: int) -> bytes:
     return lines(*((line % (number, "x" * size)).encode() for number in range(first, first + count)))
 
 
-def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: StorePool) -> None:
+def test_import_throttle_commits_small_blocks_one_by_one(pool: StorePool) -> None:
     asking = True
     importer = Importer(graph_of(pool, "s"), others=lambda: asking)
     small = rows_of(SMALL_IMPORT_BLOCK_BYTES // SMALL_IMPORT_BLOCK_LINES, 0, SMALL_IMPORT_BLOCK_LINES)
@@ -138,7 +138,7 @@ def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: St
     importer.flush()
     with pool.lease("s") as store:
         assert store.state.nodes == SMALL_IMPORT_BLOCK_LINES
-    assert not importer.feed(b" ")  # of a line without an end only what is new counts
+    assert not importer.feed(b" ")  # only the new part of an incomplete line counts
     asking = False
     assert not importer.feed(
         b"\n" + rows_of(SMALL_IMPORT_BLOCK_BYTES // SMALL_IMPORT_BLOCK_LINES, 5_000, SMALL_IMPORT_BLOCK_LINES)
@@ -146,7 +146,7 @@ def test_while_others_ask_each_small_block_is_committed_before_the_next(pool: St
     assert importer.finish().nodes_created == 2 * SMALL_IMPORT_BLOCK_LINES + 1
 
 
-def test_large_rows_come_as_many_at_a_time_as_are_told_of_by_counts(pool: StorePool) -> None:
+def test_import_throttle_batches_enough_rows_for_bulk_event(pool: StorePool) -> None:
     importer = Importer(graph_of(pool, "s"), others=lambda: 1)
     size = 4 * SMALL_IMPORT_BLOCK_BYTES // BULK_ROWS
     assert not importer.feed(rows_of(size, 0, BULK_ROWS))
@@ -155,7 +155,7 @@ def test_large_rows_come_as_many_at_a_time_as_are_told_of_by_counts(pool: StoreP
 
 
 @pytest.mark.parametrize(("asking", "commits"), [(False, 1), (True, 3)])
-def test_an_import_of_another_format_gives_way_as_well(pool: StorePool, asking: bool, commits: int) -> None:
+def test_converted_import_is_throttled(pool: StorePool, asking: bool, commits: int) -> None:
     content = "words " * (SMALL_IMPORT_BLOCK_BYTES // SMALL_IMPORT_BLOCK_LINES // 6)
     count = 5 * SMALL_IMPORT_BLOCK_LINES // 2
     rows = [f"{number},t,{content}" for number in range(count)]
@@ -169,20 +169,20 @@ def test_an_import_of_another_format_gives_way_as_well(pool: StorePool, asking: 
     assert (answer.nodes_created, answer.sequence) == (count, commits)
 
 
-def test_a_line_over_the_limit_stops_the_import_and_keeps_what_came_before(pool: StorePool) -> None:
+def test_import_stops_at_line_over_limit_and_keeps_earlier_lines(pool: StorePool) -> None:
     with pytest.raises(InvalidInput, match="line 2 is longer"):
         imported(pool, lines(NODE % b"a"), b"x" * (MAX_LINE_BYTES + 1), b"x")
     assert len(exported(pool)) == 1
 
 
-def test_a_new_node_without_a_type_is_named_by_its_line(pool: StorePool) -> None:
+def test_import_reports_line_of_new_node_without_type(pool: StorePool) -> None:
     answer = imported(
         pool, lines(b"", NODE % b"a", b'{"kind":"node","id":"b"}', b'{"kind":"node","id":"a","content":"x"}')
     )
     assert [error.line for error in answer.errors] == [3]
 
 
-def test_an_export_is_taken_in_as_an_equal_store_and_a_second_time_writes_nothing(pool: StorePool) -> None:
+def test_import_of_export_is_equal_and_idempotent(pool: StorePool) -> None:
     odd = ["a", "ü😀", "it's", 'say \\"hi\\"', "nul\\u0000", "line\\nbreak", "\u2028"]
     data = [
         f'{{"kind":"node","id":"{i}","type":"t","content":"{i}","attributes":{{"b":[1.5,null],"a":"{i}"}}}}'
@@ -204,7 +204,7 @@ def test_an_export_is_taken_in_as_an_equal_store_and_a_second_time_writes_nothin
         assert_whole(store)
 
 
-def test_exports_leave_nothing_behind(pool: StorePool) -> None:
+def test_export_leaves_no_files(pool: StorePool) -> None:
     imported(pool, lines(NODE % b"a"))
     stream = export(graph_of(pool, "s"))
     imported(pool, lines(NODE % b"later"))
@@ -222,7 +222,7 @@ def edge(number: int, more: str = "") -> bytes:
     return f'{{"kind":"edge","from":"a","to":"n{number}","relation_type":"r"{more}}}'.encode()
 
 
-def test_of_many_edges_that_are_there_those_that_differ_are_written(pool: StorePool) -> None:
+def test_import_writes_only_changed_edges(pool: StorePool) -> None:
     nodes = [NODE % b"a", *(NODE % f"n{number}".encode() for number in range(MANY))]
     plain = [edge(number) for number in range(MANY)]
     imported(pool, lines(*nodes, *plain))
@@ -232,7 +232,7 @@ def test_of_many_edges_that_are_there_those_that_differ_are_written(pool: StoreP
         5: edge(5, ',"ordinal":7'),
         6: edge(6, ',"valid_from":"2026-01-01T00:00:00Z"'),
     }
-    # One comes first as it is and then with something new.
+    # One edge is repeated: first unchanged, then changed.
     sent = [*(other.get(number, line) for number, line in enumerate(plain)), edge(8, ',"weight":3.0')]
     with pool.lease("s") as store:
         store.rows.fold()
@@ -244,7 +244,7 @@ def test_of_many_edges_that_are_there_those_that_differ_are_written(pool: StoreP
         assert_whole(store)
 
 
-def test_many_edges_are_sent_again_after_some_were_changed_or_deleted(pool: StorePool) -> None:
+def test_reimport_restores_changed_and_deleted_edges(pool: StorePool) -> None:
     nodes = [NODE % b"a", *(NODE % f"n{number}".encode() for number in range(MANY))]
     plain = [edge(number) for number in range(MANY)]
     imported(pool, lines(*nodes, *plain))
@@ -266,7 +266,7 @@ def test_many_edges_are_sent_again_after_some_were_changed_or_deleted(pool: Stor
         (NODE % b"a" + b"\n \n" + NODE % b"b" + b"\r\n", 0),
     ],
 )
-def test_a_line_is_one_row(pool: StorePool, text: bytes, wrong: int) -> None:
+def test_import_line_is_one_row(pool: StorePool, text: bytes, wrong: int) -> None:
     answer = imported(pool, text)
     assert answer.error_count == wrong
     assert answer.nodes_created == (0 if wrong else 2)

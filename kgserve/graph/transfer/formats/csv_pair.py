@@ -84,13 +84,13 @@ def _cells(kind: str, values: tuple[Any, ...]) -> list[Any]:
     return cells
 
 
-def _texts(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
+def _cell_writers(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
     """Return the positions of cells that are converted, with the conversions. Numbers round-trip unchanged."""
     special = {"attributes": json_text, "tags": tags_text}
     return [(place, special[field.name]) for place, field in enumerate(known) if field.name in special]
 
 
-_CELL_WRITERS = {KIND_NODES: _texts(NODE.exchanged), KIND_EDGES: _texts(EDGE_FILE_FIELDS)}
+_CELL_WRITERS = {KIND_NODES: _cell_writers(NODE.exchanged), KIND_EDGES: _cell_writers(EDGE_FILE_FIELDS)}
 _COLUMN_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE_FILE_FIELDS)}
 
 
@@ -114,7 +114,7 @@ class CsvReader:
         codec = "utf-8-sig" if encoding.lower().replace("_", "-") in {"utf-8", "utf8"} else encoding
         self._text = TextIOWrapper(file, encoding=codec, errors="surrogateescape", newline="")
         stack.callback(self._text.detach)
-        self._taken = 0
+        self._row_chars = 0
         self._number = 1
         self._rows = csv.reader(self._lines(), delimiter=delimiter, quotechar=quote, strict=True)
         try:
@@ -129,7 +129,7 @@ class CsvReader:
         width = len(self.header)
         while True:
             self._number = number = self._number + 1
-            self._taken = 0
+            self._row_chars = 0
             try:
                 cells = next(self._rows)
             except StopIteration:
@@ -145,8 +145,8 @@ class CsvReader:
     def _lines(self) -> Iterator[str]:
         """Yield the lines of the file. Raises InvalidInput for a row that would exhaust the memory."""
         while line := self._line():
-            self._taken += len(line)
-            if self._taken > _MAX_ROW_CHARS:
+            self._row_chars += len(line)
+            if self._row_chars > _MAX_ROW_CHARS:
                 raise InvalidInput(f"{self.name} row {self._number}: is longer than {_MAX_ROW_CHARS:,} characters")
             yield line
 
@@ -369,10 +369,10 @@ def _columns(table: NodeTable | EdgeTable) -> Iterator[tuple[str, str]]:
             yield "tags.column", value.column
         elif field != "file" and value:
             for text in value if isinstance(value, list) else [value]:
-                yield from ((field, column) for column in _named(text, field))
+                yield from ((field, column) for column in _placeholder_columns(text, field))
 
 
-def _named(template: str, field: str) -> Iterator[str]:
+def _placeholder_columns(template: str, field: str) -> Iterator[str]:
     for found in _TEMPLATE_PLACEHOLDER.finditer(template):
         if found[0] in {"{", "}"}:
             message = f"{template!r} has an unmatched brace; write {{{{ or }}}} for a literal brace"
@@ -381,16 +381,16 @@ def _named(template: str, field: str) -> Iterator[str]:
             yield found[1]
 
 
-def _filled(template: str, cells: dict[str, str]) -> str:
+def _fill(template: str, cells: dict[str, str]) -> str:
     return _TEMPLATE_PLACEHOLDER.sub(lambda found: found[0][0] if found[1] is None else cells[found[1]], template)
 
 
 def _node(number: int, table: NodeTable, cells: dict[str, str]) -> Record:
     contents = [table.content] if isinstance(table.content, str) else table.content
-    texts = (_filled(content, cells) for content in contents)
+    texts = (_fill(content, cells) for content in contents)
     values: dict[str, Any] = {
-        "id": _needed("id", table.id, cells),
-        "type": _needed("type", table.type, cells),
+        "id": _fill_required("id", table.id, cells),
+        "type": _fill_required("type", table.type, cells),
         "content": "\n".join(text for text in texts if text),
         "attributes": _attributes(table.attributes, cells),
         **_extras(table, NODE, cells),
@@ -402,12 +402,12 @@ def _node(number: int, table: NodeTable, cells: dict[str, str]) -> Record:
 
 
 def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
-    weight, ordinal = _filled(table.weight, cells), _filled(table.ordinal, cells)
+    weight, ordinal = _fill(table.weight, cells), _fill(table.ordinal, cells)
     values: dict[str, Any] = {
-        "from": _needed("from", table.source, cells),
-        "to": _needed("to", table.target, cells),
-        "relation_type": _needed("relation_type", table.relation_type, cells),
-        "to_graph": _filled(table.to_graph, cells) or None,
+        "from": _fill_required("from", table.source, cells),
+        "to": _fill_required("to", table.target, cells),
+        "relation_type": _fill_required("relation_type", table.relation_type, cells),
+        "to_graph": _fill(table.to_graph, cells) or None,
         "weight": real_number("weight", weight) if weight else None,
         "ordinal": whole_number("ordinal", ordinal) if ordinal else None,
         "attributes": _attributes(table.attributes, cells),
@@ -419,9 +419,7 @@ def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
 def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str]) -> dict[str, str | None]:
     """Return the optional texts and times."""
     filled = (
-        (field, _filled(getattr(table, field.name, ""), cells))
-        for field in fields.optional
-        if field.type in _TEXT_TYPES
+        (field, _fill(getattr(table, field.name, ""), cells)) for field in fields.optional if field.type in _TEXT_TYPES
     )
     return {
         field.name: _moment(field.name, text) if field.type is TIMESTAMP_TYPE else text or None
@@ -429,12 +427,12 @@ def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str])
     }
 
 
-def _needed(field: str, template: str, cells: dict[str, str]) -> str:
+def _fill_required(field: str, template: str, cells: dict[str, str]) -> str:
     """Fill in a template whose columns must all have values: ``person:`` alone would be the same id for many rows."""
-    for column in _named(template, field):
+    for column in _placeholder_columns(template, field):
         if not cells[column]:
             raise BadCell(f"{field}: column {column} is empty")
-    return _filled(template, cells)
+    return _fill(template, cells)
 
 
 def _attributes(wanted: dict[str, Kind | Attribute], cells: dict[str, str]) -> dict[str, Any]:

@@ -158,13 +158,13 @@ def extract(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
 
     Raises InvalidInput for another kind of file, TooLarge if the contents exceed the limit.
     """
-    _check_end(file)
+    _check_directory_size(file)
     found: dict[str, Path] = {}
     size = 0
     try:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
-                name = _wanted(member)
+                name = _member_name(member)
                 if name is None or name in found:
                     continue
                 found[name] = folder / name
@@ -182,7 +182,7 @@ def extract(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
     return kinds.pop(), list(found.values())
 
 
-def _wanted(member: zipfile.ZipInfo) -> str | None:
+def _member_name(member: zipfile.ZipInfo) -> str | None:
     """Return the local name of a member; only these names become files. Skips the dot files that macOS adds."""
     if member.filename.rpartition("/")[2].startswith("."):
         return None
@@ -195,7 +195,7 @@ def _wanted(member: zipfile.ZipInfo) -> str | None:
     return None
 
 
-def _check_end(file: BinaryIO) -> None:
+def _check_directory_size(file: BinaryIO) -> None:
     """Raise InvalidInput if the directory of the archive, which is read as a whole, is too large."""
     size = file.seek(0, 2)
     start = max(0, size - _ZIP_END_BYTES - _ZIP64_LOCATOR_BYTES)

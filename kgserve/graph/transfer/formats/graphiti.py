@@ -84,9 +84,9 @@ def _entity(row: dict[str, Any]) -> dict[str, Any]:
     labels = [label for label in row.get("labels") or [] if label != "Entity"]
     return {
         **_node(row, labels[0] if labels else "Entity"),
-        **_texts(row),
+        **_content_and_summary(row),
         "tags": labels[1:] or None,
-        "attributes": _known(row, "group_id") | _own(row),
+        "attributes": _present_values(row, "group_id") | _stored_attributes(row),
     }
 
 
@@ -95,23 +95,23 @@ def _episode(row: dict[str, Any]) -> dict[str, Any]:
         **_node(row, "Episode"),
         "content": row.get("content") or row.get("name") or "",
         "valid_from": moment(row.get("valid_at")),
-        "attributes": _known(row, "name", "group_id", "source", "source_description", "entity_edges"),
+        "attributes": _present_values(row, "name", "group_id", "source", "source_description", "entity_edges"),
     }
 
 
 def _community(row: dict[str, Any]) -> dict[str, Any]:
-    return {**_node(row, "Community"), **_texts(row), "attributes": _known(row, "group_id")}
+    return {**_node(row, "Community"), **_content_and_summary(row), "attributes": _present_values(row, "group_id")}
 
 
 def _saga(row: dict[str, Any]) -> dict[str, Any]:
-    return {**_node(row, "Saga"), **_texts(row), "attributes": _known(row, "group_id")}
+    return {**_node(row, "Saga"), **_content_and_summary(row), "attributes": _present_values(row, "group_id")}
 
 
 def _node(row: dict[str, Any], kind: str) -> dict[str, Any]:
     return {"id": row["uuid"], "type": kind, "created_at": moment(row.get("created_at"))}
 
 
-def _texts(row: dict[str, Any]) -> dict[str, Any]:
+def _content_and_summary(row: dict[str, Any]) -> dict[str, Any]:
     """Return content and summary; a summary over the limit goes into the content, below the name."""
     name, summary = row.get("name") or "", row.get("summary") or ""
     if len(summary.encode()) > MAX_SUMMARY_BYTES:
@@ -140,7 +140,7 @@ def _facts(rows: Rows, there: frozenset[str]) -> Iterator[Record]:
 
 def _fact(row: dict[str, Any], count: int) -> dict[str, Any]:
     name = row.get("name") or "RELATES_TO"
-    attributes = _known(row, "uuid", "fact", "group_id", "episodes") | _own(row)
+    attributes = _present_values(row, "uuid", "fact", "group_id", "episodes") | _stored_attributes(row)
     attributes |= {
         field: moment(row[field]) for field in ("created_at", "expired_at", "reference_time") if row.get(field)
     }
@@ -160,18 +160,18 @@ def _links(table: str, pattern: LiteralString, rows: Rows, there: frozenset[str]
     query = _select(f"MATCH {pattern}", "r", ("uuid", "group_id", "created_at"), there)
     query += ", a.uuid AS source, b.uuid AS target"
     for number, row in enumerate(rows(query), 1):
-        attributes = _known(row, "uuid", "group_id")
+        attributes = _present_values(row, "uuid", "group_id")
         if created := moment(row.get("created_at")):
             attributes["created_at"] = created
         values = {"from": row["source"], "to": row["target"], "relation_type": table, "attributes": attributes}
         yield edge(number, values)
 
 
-def _known(row: dict[str, Any], *names: str) -> dict[str, Any]:
+def _present_values(row: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: row[name] for name in names if row.get(name)}
 
 
-def _own(row: dict[str, Any]) -> dict[str, Any]:
+def _stored_attributes(row: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes that Graphiti stores as JSON text. Raises BadCell."""
     text = row.get("attributes")
     return parsed("attributes", text, dict) if text else {}

@@ -60,7 +60,9 @@ _CHARACTER_REFERENCES = {
 
 def xml_text(text: str) -> str:
     """Escape any text, for an element or an attribute."""
-    return _MARKUP_CHARACTER.sub(lambda found: _CHARACTER_REFERENCES[found[0]], _FORBIDDEN_CHARACTER.sub(_number, text))
+    return _MARKUP_CHARACTER.sub(
+        lambda found: _CHARACTER_REFERENCES[found[0]], _FORBIDDEN_CHARACTER.sub(_escape_code, text)
+    )
 
 
 def original(text: str) -> str:
@@ -68,7 +70,7 @@ def original(text: str) -> str:
     return _ESCAPED_CHARACTER.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
 
-def _number(found: re.Match[str]) -> str:
+def _escape_code(found: re.Match[str]) -> str:
     return f"_x{ord(found[0]):04X}_"
 
 
@@ -159,19 +161,19 @@ class _KeyTable:
         return found
 
     def declarations(self) -> Iterator[str]:
-        yield _declared(
+        yield _key_declaration(
             GRAPHML_FORMAT_KEY,
             GraphMLKey("graph", GRAPHML_FORMAT_KEY, "string"),
             f"<default>{GRAPHML_FORMAT}</default>",
         )
         for of, fields in (("node", NODE_FIELDS), ("edge", EDGE_FIELDS)):
             for name, kind in fields.items():
-                yield _declared(f"{of}.{name}", GraphMLKey(of, name, kind))
+                yield _key_declaration(f"{of}.{name}", GraphMLKey(of, name, kind))
         for key, name in self._ids.items():
-            yield _declared(name, key)
+            yield _key_declaration(name, key)
 
 
-def _declared(name: str, key: GraphMLKey, content: str = "") -> str:
+def _key_declaration(name: str, key: GraphMLKey, content: str = "") -> str:
     return f'<key id="{name}" for="{key.of}" attr.name="{xml_text(key.name)}" attr.type="{key.type}">{content}</key>\n'
 
 
@@ -211,7 +213,7 @@ def _data(key: str, text: str) -> str:
 def _attribute_data(of: str, attributes: msgspec.Raw, taken: dict[str, str], keys: _KeyTable) -> Iterator[str]:
     rest: dict[str, Any] = {}
     for name, value in _decode(attributes).items():
-        kind, text = _typed(value)
+        kind, text = _scalar_type(value)
         key = keys.id(GraphMLKey(of, name, kind)) if kind and name not in taken else None
         if key is None:
             rest[name] = value
@@ -221,7 +223,7 @@ def _attribute_data(of: str, attributes: msgspec.Raw, taken: dict[str, str], key
         yield _data(f"{of}.attributes", _encode(rest).decode())
 
 
-def _typed(value: object) -> tuple[str, str]:
+def _scalar_type(value: object) -> tuple[str, str]:
     match value:
         case str():
             return "string", value
@@ -297,12 +299,15 @@ def foreign(element: GraphMLElement) -> dict[str, Any]:
     named = _by_name((key, text) for key, text in element.data if text.strip() or key.type not in _NON_TEXT_KEY_TYPES)
     if element.edge:
         fields["relation_type"] = (
-            _taken(named, _RELATION_TYPE_KEYS) or _own(element, "label") or element.label or DEFAULT_RELATION_TYPE
+            _pop_first_text(named, _RELATION_TYPE_KEYS)
+            or _element_attribute(element, "label")
+            or element.label
+            or DEFAULT_RELATION_TYPE
         )
         _take_weight(named, fields)
     else:
-        _take_type(named, fields, _own(element, "labels"))
-        fields["content"] = _taken(named, _CONTENT_KEYS) or element.label
+        _take_type(named, fields, _element_attribute(element, "labels"))
+        fields["content"] = _pop_first_text(named, _CONTENT_KEYS) or element.label
     attributes = _attributes(named, fields)
     if not element.directed and element.edge:
         attributes["directed"] = False
@@ -354,12 +359,12 @@ def _ends(element: GraphMLElement, read: Callable[[str], str]) -> dict[str, Any]
     return {field: read(element.attributes[name]) for name, field in wanted.items()}
 
 
-def _own(element: GraphMLElement, name: str) -> str:
+def _element_attribute(element: GraphMLElement, name: str) -> str:
     """Return an attribute of the element itself, without the colons of Neo4j labels: ``:Person:Actor``."""
     return element.attributes.get(name, "").strip(":")
 
 
-def _taken(named: dict[str, tuple[GraphMLKey, str]], names: tuple[str, ...]) -> str:
+def _pop_first_text(named: dict[str, tuple[GraphMLKey, str]], names: tuple[str, ...]) -> str:
     """Remove and return the first of these with a text; empty ones before it are removed, too."""
     lower = {name.lower(): name for name in named}
     for name in names:
@@ -370,7 +375,7 @@ def _taken(named: dict[str, tuple[GraphMLKey, str]], names: tuple[str, ...]) -> 
 
 
 def _take_type(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any], labels: str) -> None:
-    found = labels or _taken(named, _NODE_TYPE_KEYS)
+    found = labels or _pop_first_text(named, _NODE_TYPE_KEYS)
     names = [name for name in found.split(":") if name] if found.startswith(":") or labels else [found]
     if labels:
         named.pop("labels", None)
@@ -466,7 +471,7 @@ class _GraphMLHandler(ContentHandler):
         self._open: list[GraphMLElement] = []
         self._key: GraphMLKey | None = None
         self._data_depth = 0
-        self._declared: GraphMLKey | None = None
+        self._key_declaration: GraphMLKey | None = None
         self._text: list[str] | None = None
         self._text_depth = 0
         self._directed = [True]
@@ -495,7 +500,7 @@ class _GraphMLHandler(ContentHandler):
                 self.is_graphml = True
             case "key":
                 self._declare(dict(attrs))
-            case "default" if self._declared is not None:
+            case "default" if self._key_declaration is not None:
                 self._collect()
             case "graph":
                 self._directed.append(attrs.get("edgedefault", "directed") != "undirected")
@@ -542,7 +547,7 @@ class _GraphMLHandler(ContentHandler):
         name = attributes.get("attr.name", attributes.get("id", ""))
         kind = GRAPHICS_KEY_TYPE if drawn else attributes.get("attr.type", "string")
         key = GraphMLKey(attributes.get("for", "all"), name, kind)
-        self._keys[attributes.get("id", "")] = self._declared = key
+        self._keys[attributes.get("id", "")] = self._key_declaration = key
         if attributes.get("id") == GRAPHML_FORMAT_KEY:
             self._flavour = ours
 
@@ -561,8 +566,8 @@ class _GraphMLHandler(ContentHandler):
         self._collect()
 
     def _take_text(self, text: str) -> None:
-        if self._declared is not None and self._key is None:
-            self._defaults[self._declared] = text
+        if self._key_declaration is not None and self._key is None:
+            self._defaults[self._key_declaration] = text
         elif self._key is not None and self._depth > self._data_depth:
             self._open[-1].label = self._open[-1].label or text.strip()
         elif self._key is not None and self._key.type != GRAPHICS_KEY_TYPE:
@@ -571,7 +576,7 @@ class _GraphMLHandler(ContentHandler):
     def _close(self, local: str) -> None:
         match local:
             case "key":
-                self._declared = None
+                self._key_declaration = None
             case "graph":
                 self._directed.pop()
             case "node" | "edge":

@@ -122,7 +122,7 @@ class Conversion:
         """Yield the lines in blocks of whole lines. Can be iterated only once."""
         lines: list[bytes] = []
         size = 0
-        for line in self._sent():
+        for line in self._output_lines():
             lines.append(line)
             size += len(line) + 1
             if size >= EXPORT_BLOCK_BYTES:
@@ -131,12 +131,12 @@ class Conversion:
         if lines:
             yield b"\n".join([*lines, b""])
 
-    def _sent(self) -> Iterator[bytes]:
+    def _output_lines(self) -> Iterator[bytes]:
         for index, part in enumerate(self._parts):
             for record in part.records:
                 self.records += 1
                 if isinstance(record, Wrong):
-                    self._note(index, record)
+                    self._add_fault(index, record)
                     continue
                 self.lines += 1
                 if self._expected != (index, record.number):
@@ -157,36 +157,36 @@ class Conversion:
         if at < 0:
             return f"line {line}", line
         number = self._first_numbers[at] + line - self._first_lines[at]
-        return self._where(self._part_of[at], number), number
+        return self._format_place(self._part_of[at], number), number
 
     def answered(self, answer: ImportAnswer) -> ImportAnswer:
         """Return the server's answer in terms of the user's files: with places in the messages, and faults added."""
-        answer.errors = [*self.faults, *map(self._placed, answer.errors)][:MAX_LISTED_FAULTS]
+        answer.errors = [*self.faults, *map(self._with_place, answer.errors)][:MAX_LISTED_FAULTS]
         answer.error_count += self.fault_count
-        answer.edges_skipped = [self._placed(skipped) for skipped in answer.edges_skipped]
-        answer.merged = [self._placed_merge(merged) for merged in answer.merged]
+        answer.edges_skipped = [self._with_place(skipped) for skipped in answer.edges_skipped]
+        answer.merged = [self._with_places(merged) for merged in answer.merged]
         answer.lines = self.records
         answer.ok = answer.error_count == 0
         return answer
 
-    def _placed(self, error: LineError) -> LineError:
+    def _with_place(self, error: LineError) -> LineError:
         where, number = self.place(error.line)
         return LineError(line=number, message=f"{where}: {error.message}")
 
-    def _placed_merge(self, merged: MergedLine) -> MergedLine:
+    def _with_places(self, merged: MergedLine) -> MergedLine:
         where, number = self.place(merged.line)
         earlier, earlier_number = self.place(merged.earlier_line)
         message = f"{where} repeats {earlier}: {merged.message}"
         return MergedLine(line=number, earlier_line=earlier_number, message=message)
 
-    def _where(self, part: int, number: int) -> str:
+    def _format_place(self, part: int, number: int) -> str:
         name, unit, _ = self._parts[part]
         return f"{name} {unit} {number}" if name else f"{unit} {number}"
 
-    def _note(self, part: int, wrong: Wrong) -> None:
+    def _add_fault(self, part: int, wrong: Wrong) -> None:
         self.fault_count += 1
         if len(self.faults) < MAX_LISTED_FAULTS:
-            where = self._where(part, wrong.number)
+            where = self._format_place(part, wrong.number)
             self.faults.append(LineError(line=wrong.number, message=f"{where}: {wrong.message}"))
 
 
@@ -232,7 +232,7 @@ def kind_of(name: str, columns: list[str]) -> str:
         (KIND_EDGES, EDGE_FILE_COLUMNS, EDGE_FILE_COLUMNS[:3]),
     ):
         if all(column in columns for column in needed):
-            _check(name, columns, known)
+            _check_columns(name, columns, known)
             return kind
     raise InvalidInput(
         f"{name}: these columns are neither those of nodes (id, type, …) nor those of edges (from, to, relation_type, "
@@ -262,7 +262,7 @@ def parsed(name: str, text: str, wanted: type[dict[str, Any] | list[Any]]) -> An
     return value
 
 
-def _check(name: str, columns: list[str], known: tuple[str, ...]) -> None:
+def _check_columns(name: str, columns: list[str], known: tuple[str, ...]) -> None:
     for column in columns:
         if column not in known:
             fault = FieldError(f"{name}: {column}", "is not a column of the exchange format")
@@ -338,7 +338,7 @@ class Lines:
     """
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
-        self._batches = (_decode_lines(text) for text in _whole(blocks))
+        self._batches = (_decode_lines(text) for text in _split_at_line_ends(blocks))
         self._first_edges: list[EdgeRecord] = []
         self.count = 0
 
@@ -362,7 +362,7 @@ class Lines:
             yield cast("list[EdgeRecord]", batch)
 
 
-def _whole(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _split_at_line_ends(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes, split at line ends."""
     rest = b""
     for block in blocks:

@@ -88,23 +88,24 @@ def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:
     """
     lines = Lines(blocks)
     file.writelines(
-        _encode_lines([_entity(each) for each in nodes if not _is_missing(each)]) for nodes in lines.nodes()
+        _encode_lines([_to_entity_line(each) for each in nodes if not _is_placeholder_record(each)])
+        for nodes in lines.nodes()
     )
     own = ([edge for edge in edges if edge.to_graph is None] for edges in lines.edges())
-    file.writelines(_encode_lines(map(_relation, edges)) for edges in own)
+    file.writelines(_encode_lines(map(_to_relation_line, edges)) for edges in own)
     return lines.count
 
 
-def _is_missing(record: NodeRecord) -> bool:
+def _is_placeholder_record(record: NodeRecord) -> bool:
     return is_placeholder(record.type, record.content, json_text(record.attributes))
 
 
-def _entity(record: NodeRecord) -> _EntityLine:
+def _to_entity_line(record: NodeRecord) -> _EntityLine:
     observations = observations_of(record.content)
     return _EntityLine(name=record.id, entity_type=record.type, observations=observations)
 
 
-def _relation(record: EdgeRecord) -> _RelationLine:
+def _to_relation_line(record: EdgeRecord) -> _RelationLine:
     return _RelationLine(source=record.source, target=record.target, relation_type=record.relation_type)
 
 

@@ -46,7 +46,7 @@ def _type(field: Field) -> pa.DataType:
     return pa.timestamp("us", tz="UTC") if field.type is TIMESTAMP_TYPE else arrow_type(field.type.arrow)
 
 
-def _broken() -> tuple[type[Exception], ...]:
+def _read_errors() -> tuple[type[Exception], ...]:
     # ValueError: names that are not UTF-8, and values without a Python type, such as nanoseconds in a list.
     return (pa.ArrowException, OSError, ValueError)
 
@@ -83,11 +83,11 @@ def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
 
 def _column(field: Field, values: tuple[Any, ...]) -> Sequence[Any]:
     if field.type is TIMESTAMP_TYPE:
-        return list(map(_moment, values))
+        return list(map(_parse_moment, values))
     return list(map(json_text, values)) if field.name == "attributes" else values
 
 
-def _moment(text: str | None) -> int | None:
+def _parse_moment(text: str | None) -> int | None:
     return None if text is None else parse_time(text)
 
 
@@ -97,9 +97,9 @@ class ParquetTable:
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
         try:
-            self._file = pq.ParquetFile(path, read_dictionary=_texts(path))
+            self._file = pq.ParquetFile(path, read_dictionary=_text_columns(path))
             columns = self._file.schema_arrow.names
-        except _broken() as error:
+        except _read_errors() as error:
             raise InvalidInput(f"{name} is not a readable Parquet file: {error}") from error
         self.kind = kind_of(name, columns)
 
@@ -112,10 +112,10 @@ class ParquetTable:
         with self._file as file:
             try:
                 for batch in file.iter_batches(_batch_rows(file.metadata)):
-                    for part in _parts(batch):
-                        yield from _of_batch(self.kind, number, part)
+                    for part in _split_batch(batch):
+                        yield from _batch_records(self.kind, number, part)
                         number += part.num_rows
-            except _broken() as error:
+            except _read_errors() as error:
                 raise InvalidInput(f"{self.name} cannot be read after row {number}: {error}") from error
 
 
@@ -125,7 +125,7 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
     return int(min(max(READ_BATCH_BYTES / max(largest, 1.0), READ_BATCH_ROWS.start), READ_BATCH_ROWS.stop))
 
 
-def _texts(path: Path) -> list[str]:
+def _text_columns(path: Path) -> list[str]:
     """Return the text columns, which are read dictionary-encoded.
 
     In a dictionary, a few bytes may represent the same long text in every row.
@@ -139,14 +139,14 @@ def _texts(path: Path) -> list[str]:
     ]
 
 
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch into parts whose texts fit into memory, or of one row."""
     if batch.num_rows <= 1 or _size(batch) <= READ_BATCH_BYTES:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _parts(batch.slice(0, half))
-    yield from _parts(batch.slice(half))
+    yield from _split_batch(batch.slice(0, half))
+    yield from _split_batch(batch.slice(half))
 
 
 def _size(batch: pa.RecordBatch) -> int:
@@ -168,7 +168,7 @@ def _text_size(array: pa.Array) -> int:
     return 0
 
 
-def _of_batch(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]:
+def _batch_records(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]:
     if batch.num_rows == 1 and (size := _size(batch)) > MAX_LINE_BYTES:
         yield Wrong(before + 1, f"has {size:,} bytes; the limit is {MAX_LINE_BYTES:,}")
         return
@@ -176,11 +176,11 @@ def _of_batch(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]
     names = batch.schema.names
     for number, row in enumerate(zip(*columns, strict=True), before + 1):
         values = dict(zip(names, row, strict=True))
-        fault = next(filter(None, (_fault(name, value) for name, value in values.items())), None)
+        fault = next(filter(None, (_cell_fault(name, value) for name, value in values.items())), None)
         yield Wrong(number, fault) if fault else record(kind, number, values)
 
 
-def _fault(name: str, value: object) -> str | None:
+def _cell_fault(name: str, value: object) -> str | None:
     if isinstance(value, _OutOfRange):
         return f"{name} is outside the years 1 to 9999"
     if isinstance(value, float) and not math.isfinite(value):
@@ -196,10 +196,10 @@ def _values(column: pa.Array) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
         return column.to_pylist()
     precise = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
-    return [_text(value) for value in precise.cast(pa.int64()).to_pylist()]
+    return [_format_moment(value) for value in precise.cast(pa.int64()).to_pylist()]
 
 
-def _text(moment: int | None) -> str | _OutOfRange | None:
+def _format_moment(moment: int | None) -> str | _OutOfRange | None:
     if moment is None:
         return None
     return format_time(moment) if is_within(moment) else _OutOfRange()

@@ -1,4 +1,4 @@
-"""What the tests of formats share: an export's lines, made up or of a real store, there and back."""
+"""Shared helpers of the format tests: lines of generated or real exports, and their conversion."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def row(line: bytes) -> Row:
 
 
 def blocks(rows: Iterable[Row], size: int = 97) -> list[bytes]:
-    """Lines as a connection may cut them."""
+    """Split lines into chunks, as a connection may."""
     whole = b"".join(msgspec.json.encode(each) + b"\n" for each in rows)
     return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
 def write(kind: str, lines: Iterable[bytes], folder: Path) -> Path:
-    """Write an export; the path that an import of it is given."""
+    """Write an export; return the path to import it from."""
     path = folder / f"out.{kind}"
     if kind == "graphml":
         with path.open("wb") as file:
@@ -66,12 +66,12 @@ def write(kind: str, lines: Iterable[bytes], folder: Path) -> Path:
             "nodes": stack.enter_context(complete(nodes)),
             "edges": stack.enter_context(complete(edges)),
         }
-        write_pair(kind, lines, lambda part: _Kept(opened[part]))
+        write_pair(kind, lines, lambda part: _NonClosingFile(opened[part]))
     return path
 
 
-class _Kept:
-    """A file that stays open behind a `with` block."""
+class _NonClosingFile:
+    """A file that stays open after a `with` block."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -84,7 +84,7 @@ class _Kept:
 
 
 def read(*paths: Path, kind: str | None = None, mapping: Path | None = None) -> tuple[list[Row], list[str]]:
-    """The rows of an import, and its faults with their places."""
+    """Return the rows of an import, and its faults with their places."""
     with ExitStack() as stack:
         return taken(open_parts(kind or import_format(paths), paths, stack, mapping))
 
@@ -170,4 +170,4 @@ _edges = st.fixed_dictionaries(
     },
 )
 exports = st.tuples(st.lists(_nodes, max_size=4), st.lists(_edges, max_size=4)).map(lambda both: [*both[0], *both[1]])
-"""The rows of made-up exports."""
+"""Rows of generated exports."""

@@ -18,7 +18,7 @@ from tests.graph.transfer.formats.converting import read
 _US = pa.timestamp("us")
 
 
-def test_some_of_the_columns_are_enough_and_rows_are_counted_as_in_a_spreadsheet(tmp_path: Path) -> None:
+def test_csv_with_some_columns_and_spreadsheet_row_numbers(tmp_path: Path) -> None:
     nodes, edges = tmp_path / "n.csv", tmp_path / "e.csv"
     nodes.write_bytes(
         '\ufeffid,type,content,tags\r\n1,t,"two\nlines",\r\n2,t\r\n\r\n3,t,é,"[""x""]"\r\n4,t,,x\r\n'.encode()
@@ -38,7 +38,7 @@ def test_some_of_the_columns_are_enough_and_rows_are_counted_as_in_a_spreadsheet
     ]
 
 
-def test_bytes_that_are_not_utf8_cost_their_row(tmp_path: Path) -> None:
+def test_csv_row_with_invalid_utf8_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "n.csv"
     file.write_bytes(b"id,type\na,t\nb\xff,t\nc,t\n")
     rows, faults = read(file)
@@ -46,7 +46,7 @@ def test_bytes_that_are_not_utf8_cost_their_row(tmp_path: Path) -> None:
     assert faults == ["n.csv row 3: contains text that is not Unicode: a lone surrogate, or bytes of another encoding"]
 
 
-def test_a_quote_without_its_other_half_is_told(tmp_path: Path) -> None:
+def test_csv_unterminated_quote_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "n.csv"
     file.write_text('id,type\na,t\n"b,t\nc,t\n')
     rows, faults = read(file)
@@ -57,7 +57,7 @@ def test_a_quote_without_its_other_half_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row", ["x" * (17 << 20), f'"{"y" * 200}\n",' * 85_000, "," * (17 << 20)], ids=["cell", "lines", "cells"]
 )
-def test_a_row_without_an_end_is_refused(row: str, tmp_path: Path) -> None:
+def test_csv_row_over_limit_is_rejected(row: str, tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text(f"id,type\na,t\n{row}")
     with pytest.raises(InvalidInput, match=r"n\.csv row 3: is longer than"):
         read(tmp_path / "n.csv")
@@ -72,13 +72,13 @@ def test_a_row_without_an_end_is_refused(row: str, tmp_path: Path) -> None:
         ("id,id,type\n", "column 'id' occurs twice"),
     ],
 )
-def test_a_header_that_does_not_fit_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_csv_invalid_header_is_rejected(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text(text)
     with pytest.raises(InvalidInput, match=reason):
         read(tmp_path / "n.csv")
 
 
-def test_parquet_of_others(tmp_path: Path) -> None:
+def test_parquet_from_other_programs(tmp_path: Path) -> None:
     table = pa.table(
         {
             "id": ["a", "b", None],
@@ -100,7 +100,7 @@ def test_parquet_of_others(tmp_path: Path) -> None:
     assert faults == ["n.parquet row 2: valid_to is outside the years 1 to 9999"]
 
 
-def test_numbers_that_json_has_not_are_told(tmp_path: Path) -> None:
+def test_parquet_non_finite_numbers_are_reported(tmp_path: Path) -> None:
     columns = {"from": ["a"] * 3, "to": ["b"] * 3, "relation_type": ["r"] * 3, "weight": [float("nan"), 0.5, -math.inf]}
     pq.write_table(pa.table(columns), tmp_path / "e.parquet")
     rows, faults = read(tmp_path / "e.parquet")
@@ -111,7 +111,7 @@ def test_numbers_that_json_has_not_are_told(tmp_path: Path) -> None:
     ]
 
 
-def test_values_that_python_has_not_are_told(tmp_path: Path) -> None:
+def test_parquet_values_without_python_type_are_reported(tmp_path: Path) -> None:
     moments = pa.array([1_735_689_600_000_000_001], pa.timestamp("ns"))
     attributes = pa.StructArray.from_arrays([moments], ["at"])
     pq.write_table(pa.table({"id": ["a"], "type": ["t"], "attributes": attributes}), tmp_path / "n.parquet")
@@ -119,7 +119,7 @@ def test_values_that_python_has_not_are_told(tmp_path: Path) -> None:
         read(tmp_path / "n.parquet")
 
 
-def test_a_long_text_that_is_stored_once_does_not_fill_the_memory(tmp_path: Path) -> None:
+def test_parquet_dictionary_texts_use_bounded_memory(tmp_path: Path) -> None:
     rows, long = 60, "x" * (4 << 20)
     content = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([long]))
     table = pa.table({"id": [str(n) for n in range(rows)], "type": ["t"] * rows, "content": content})
@@ -133,7 +133,7 @@ def test_a_long_text_that_is_stored_once_does_not_fill_the_memory(tmp_path: Path
     assert min(records) > len(long)
 
 
-# In a process of its own: other tests' servers in this one take memory, too.
+# Measured in a separate process, without the memory of other tests.
 MEASURING = """
 import sys, tracemalloc
 from contextlib import ExitStack
@@ -152,7 +152,7 @@ print(tracemalloc.get_traced_memory()[1], *records)
 """
 
 
-def test_one_row_of_too_much_is_told(tmp_path: Path) -> None:
+def test_parquet_row_over_limit_is_reported(tmp_path: Path) -> None:
     tags = pa.array([["x" * 1000] * 9000, ["y"]])
     pq.write_table(pa.table({"id": ["a", "b"], "type": ["t", "t"], "tags": tags}), tmp_path / "n.parquet")
     rows, faults = read(tmp_path / "n.parquet")
@@ -160,7 +160,7 @@ def test_one_row_of_too_much_is_told(tmp_path: Path) -> None:
     assert [fault.partition(" bytes")[0].rpartition(" ")[0] for fault in faults] == ["n.parquet row 1: has"]
 
 
-def test_any_flipped_byte_of_a_parquet_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_corrupt_parquet_is_rejected_with_message(tmp_path: Path) -> None:
     table = pa.table(
         {"id": ["a"] * 20, "type": ["t"] * 20, "tags": [["x"]] * 20, "created_at": pa.array([1] * 20, _US)}
     )
@@ -175,7 +175,7 @@ def test_any_flipped_byte_of_a_parquet_is_refused_with_a_sentence(tmp_path: Path
             read(tmp_path / "n.parquet")
 
 
-def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "n.parquet").write_bytes(b"PAR1" + b"x" * 100 + b"PAR1")
     with pytest.raises(InvalidInput, match=r"n\.parquet is not a readable Parquet file"):
         read(tmp_path / "n.parquet")

@@ -39,7 +39,7 @@ def rows_of(path: Path) -> list[Row]:
     return rows
 
 
-def test_a_file_of_graphitis_own(graphiti: Path) -> None:
+def test_graphiti_file(graphiti: Path) -> None:
     rows = rows_of(graphiti)
     nodes = {row["id"]: row for row in rows if row["kind"] == "node"}
     assert nodes.keys() == {"e-alice", "e-acme", "e-globex", "p-1", "c-1"}
@@ -55,7 +55,7 @@ def test_a_file_of_graphitis_own(graphiti: Path) -> None:
     assert not any("embedding" in name for row in rows for name in row["attributes"])
 
 
-def test_facts_are_edges_with_their_times(graphiti: Path) -> None:
+def test_graphiti_facts_are_edges_with_validity(graphiti: Path) -> None:
     edges = {(row["from"], row["to"], row["relation_type"]): row for row in rows_of(graphiti) if row["kind"] == "edge"}
     assert edges.keys() == {
         ("e-alice", "e-acme", "WORKS_AT"),
@@ -80,7 +80,7 @@ def test_facts_are_edges_with_their_times(graphiti: Path) -> None:
     assert "valid_to" not in edges["e-alice", "e-globex", "WORKS_AT"]
 
 
-def test_what_is_only_in_the_log_is_read_too(graphiti: Path, tmp_path: Path) -> None:
+def test_graphiti_reads_write_ahead_log(graphiti: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     copy = work / "graphiti.kuzu"
@@ -97,7 +97,7 @@ def test_what_is_only_in_the_log_is_read_too(graphiti: Path, tmp_path: Path) -> 
     work.rmdir()
 
 
-def test_a_file_that_is_in_use_is_refused(graphiti: Path) -> None:
+def test_graphiti_file_in_use_is_rejected(graphiti: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(graphiti)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -108,7 +108,7 @@ def test_a_file_that_is_in_use_is_refused(graphiti: Path) -> None:
         holder.kill()
 
 
-def test_other_versions_and_other_files_are_refused(graphiti: Path, tmp_path: Path) -> None:
+def test_graphiti_rejects_other_versions_and_files(graphiti: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.wal"
     whole = bytearray(graphiti.read_bytes())
     whole[4:12] = (38).to_bytes(8, "little")
@@ -120,7 +120,7 @@ def test_other_versions_and_other_files_are_refused(graphiti: Path, tmp_path: Pa
         pass
 
 
-def test_a_kuzu_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_graphiti_rejects_other_kuzu_files(tmp_path: Path) -> None:
     path = tmp_path / "x.kuzu"
     with kuzu.Database(str(path), max_db_size=1 << 36) as database, kuzu.Connection(database) as connection:  # noqa: TID251
         connection.execute("CREATE NODE TABLE City(name STRING PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""The reader for the SQLite file of camggould/kb."""
+"""Reader of camggould/kb's SQLite file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_notes(path: Path, *notes: Row) -> Path:
         connection.execute(NOTES)
         for each in notes:
             names, marks = ", ".join(each), ", ".join("?" * len(each))
-            connection.execute(f"INSERT INTO notes ({names}) VALUES ({marks})", tuple(each.values()))  # noqa: S608 - our own names
+            connection.execute(f"INSERT INTO notes ({names}) VALUES ({marks})", tuple(each.values()))  # noqa: S608 - constants
         connection.commit()
     return path
 
@@ -73,7 +73,7 @@ def test_notes_become_nodes_and_links_edges(tmp_path: Path) -> None:
     ]
 
 
-def test_wrong_notes_are_named_and_the_rest_is_taken(tmp_path: Path) -> None:
+def test_faulty_notes_are_reported_and_others_imported(tmp_path: Path) -> None:
     path = write_notes(
         tmp_path / "kb.db",
         note("a", tags="go,style", links='{"b":1}'),
@@ -101,7 +101,7 @@ def test_wrong_notes_are_named_and_the_rest_is_taken(tmp_path: Path) -> None:
     ]
 
 
-def test_notes_that_are_only_in_the_log_are_read_from_a_copy(tmp_path: Path) -> None:
+def test_notes_in_write_ahead_log_are_read_from_copy(tmp_path: Path) -> None:
     folder = tmp_path / "my-kb"
     (folder / ".kb").mkdir(parents=True)
     path = write_notes(folder / ".kb" / "index.db", note("a"))
@@ -115,7 +115,7 @@ def test_notes_that_are_only_in_the_log_are_read_from_a_copy(tmp_path: Path) -> 
         assert before == {each.name: each.read_bytes() for each in path.parent.iterdir() if each.name in before}
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_kb_rejects_other_files(tmp_path: Path) -> None:
     other, damaged, text = tmp_path / "other.db", tmp_path / "damaged.db", tmp_path / "text.db"
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE chunks (id TEXT)")
@@ -130,7 +130,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             read(path, kind="kb")
 
 
-def test_the_command_imports_a_file_and_a_folder(tmp_path: Path) -> None:
+def test_import_command_accepts_kb_file_and_folder(tmp_path: Path) -> None:
     path = write_notes(tmp_path / "kb.db", note("a", links='["b","a"]'), note("b", tags='["x"]', layer="2"))
     (tmp_path / "data").mkdir()
     done = kgserve("import", "kb", path, "--data", tmp_path / "data")

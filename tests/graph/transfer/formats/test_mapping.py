@@ -53,7 +53,7 @@ def written(folder: Path, mapping: str = MAPPING) -> Path:
     return folder / "mapping.toml"
 
 
-def test_columns_become_nodes_and_edges(tmp_path: Path) -> None:
+def test_mapping_converts_columns_to_nodes_and_edges(tmp_path: Path) -> None:
     rows, faults = read(kind="csv", mapping=written(tmp_path))
     first: Row = {
         "kind": "node",
@@ -86,7 +86,7 @@ def test_columns_become_nodes_and_edges(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_are_named_take_the_places_of_those_of_the_mapping(tmp_path: Path) -> None:
+def test_given_files_replace_files_of_mapping(tmp_path: Path) -> None:
     mapping = written(tmp_path)
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "things.csv").write_text("name;kind\nboat;Vehicle\n")
@@ -96,14 +96,14 @@ def test_files_that_are_named_take_the_places_of_those_of_the_mapping(tmp_path: 
         read(tmp_path / "unknown.csv", kind="csv", mapping=mapping)
 
 
-def test_an_edge_may_lead_into_the_store_that_a_column_names(tmp_path: Path) -> None:
+def test_mapping_of_cross_store_edges(tmp_path: Path) -> None:
     mapping = written(tmp_path, MAPPING + 'to_graph = "{where}"\n')
     (tmp_path / "owns.csv").write_text("who;what;share;place;where\n1;car;;;garage\n2;car;;;\n")
     rows, _ = read(kind="csv", mapping=mapping)
     assert [each.get("to_graph") for each in rows if each["kind"] == "edge"] == ["garage", None]
 
 
-def test_json_says_the_same(tmp_path: Path) -> None:
+def test_mapping_in_json_equals_toml(tmp_path: Path) -> None:
     written(tmp_path)
     mapping = tmp_path / "mapping.json"
     node = {"file": "things.csv", "id": "{name}", "type": "{kind}"}
@@ -131,14 +131,12 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         ((MAPPING, ""), "neither nodes nor edges"),
     ],
 )
-def test_a_mapping_that_is_wrong_is_refused_with_the_place(
-    change: tuple[str, str], reason: str, tmp_path: Path
-) -> None:
+def test_invalid_mapping_is_rejected_with_path(change: tuple[str, str], reason: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=reason):
         read(kind="csv", mapping=written(tmp_path, MAPPING.replace(*change)))
 
 
-def test_a_column_that_is_there_twice_is_refused_where_it_is_used(tmp_path: Path) -> None:
+def test_mapping_rejects_duplicate_column(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("id,name,name\n1,a,b\n")
     mapping = tmp_path / "mapping.toml"
     mapping.write_text('[[nodes]]\nfile = "p.csv"\nid = "{id}"\ntype = "t"\n')

@@ -24,7 +24,7 @@ def exported(http: httpx.Client, api: str) -> list[Any]:
     return sorted(map(msgspec.json.decode, text.splitlines()), key=str)
 
 
-def test_the_servers_own_file_and_back(http: httpx.Client, api: str) -> None:
+def test_memory_server_file_round_trip(http: httpx.Client, api: str) -> None:
     answer = imported(http, api, LINES)
     assert (answer["nodes_sent"], answer["edges_created"], answer["edges_skipped_count"]) == (3, 3, 0)
     node = http.get(f"{api}/nodes/John_Smith").json()["node"]
@@ -35,7 +35,7 @@ def test_the_servers_own_file_and_back(http: httpx.Client, api: str) -> None:
     assert exported(http, api) == sorted(map(msgspec.json.decode, LINES.splitlines()), key=str)
 
 
-def test_ten_thousand_observations_fit(http: httpx.Client, api: str) -> None:
+def test_import_of_ten_thousand_observations(http: httpx.Client, api: str) -> None:
     observations = [
         f"observation {number}, which is as long as they often are: one sentence" for number in range(10_000)
     ]
@@ -47,7 +47,7 @@ def test_ten_thousand_observations_fit(http: httpx.Client, api: str) -> None:
     assert text.count("observation 9999,") == 1
 
 
-def test_a_placeholder_becomes_an_entity(http: httpx.Client, api: str) -> None:
+def test_placeholder_becomes_entity_on_import(http: httpx.Client, api: str) -> None:
     relation = {"type": "relation", "from": "a", "to": "b", "relationType": "R"}
     entity = {"type": "entity", "name": "a", "entityType": "t", "observations": ["x"]}
     imported(http, api, msgspec.json.encode(relation))
@@ -67,7 +67,7 @@ def content(http: httpx.Client, api: str, name: str) -> str:
     return http.get(f"{api}/nodes/{name}").json()["node"]["content"]
 
 
-def test_two_lines_for_one_entity_keep_the_observations_of_both(http: httpx.Client, api: str) -> None:
+def test_repeated_entity_lines_merge_observations(http: httpx.Client, api: str) -> None:
     answer = imported(http, api, entity("Ann", "one") + entity("Bob", "x") + entity("Ann", "two", "one", kind=""))
     assert content(http, api, "Ann") == "one\ntwo"
     assert http.get(f"{api}/nodes/Ann").json()["node"]["type"] == "person"
@@ -77,7 +77,7 @@ def test_two_lines_for_one_entity_keep_the_observations_of_both(http: httpx.Clie
     assert merged["message"].startswith('entity "Ann": the observations of both are kept')
 
 
-def test_an_imported_entity_keeps_the_observations_of_earlier_imports(http: httpx.Client, api: str) -> None:
+def test_import_keeps_earlier_observations(http: httpx.Client, api: str) -> None:
     imported(http, api, entity("Ann", "one", "three"))
     answer = imported(http, api, entity("Ann", "two", "three", kind="scientist"))
     assert content(http, api, "Ann") == "one\nthree\ntwo"
@@ -86,7 +86,7 @@ def test_an_imported_entity_keeps_the_observations_of_earlier_imports(http: http
     assert (again["nodes_unchanged"], again["sequence"]) == (1, answer["sequence"])
 
 
-def test_observations_without_room_are_left_out_and_reported(http: httpx.Client, api: str) -> None:
+def test_observations_over_limit_are_reported(http: httpx.Client, api: str) -> None:
     most = "x" * ((1 << 20) - 10)
     answer = imported(http, api, entity("Ann", most) + entity("Ann", "0123456789") + entity("Ann", "012345678"))
     assert [fault["line"] for fault in answer["errors"]] == [2]
@@ -94,14 +94,14 @@ def test_observations_without_room_are_left_out_and_reported(http: httpx.Client,
     assert content(http, api, "Ann").endswith("\n012345678")
 
 
-def test_lines_of_both_kinds_about_one_node_keep_their_order(http: httpx.Client, api: str) -> None:
+def test_mixed_line_kinds_keep_their_order(http: httpx.Client, api: str) -> None:
     ours = b'{"kind":"node","id":"Ann","type":"t","content":"ours"}\n'
     answer = imported(http, api, entity("Ann", "one") + ours + entity("Ann", "two"))
     assert content(http, api, "Ann") == "ours\ntwo"
     assert [(each["line"], each["earlier_line"]) for each in answer["merged"]] == [(2, 1), (3, 1)]
 
 
-def test_wrong_lines_are_named(http: httpx.Client, api: str) -> None:
+def test_faulty_memory_server_lines_are_reported(http: httpx.Client, api: str) -> None:
     text = (
         '\ufeff{"type":"relation","from":"a","to":"b","relationType":"R"}\n\n'
         '{"type":"entity","name":"a","entityType":"","observations":["x"],"later":1}\r\n'
@@ -127,11 +127,11 @@ def test_wrong_lines_are_named(http: httpx.Client, api: str) -> None:
         ("", False),
     ],
 )
-def test_lines_are_told_apart(line: str, is_theirs: bool) -> None:
+def test_memory_server_lines_are_detected(line: str, is_theirs: bool) -> None:
     assert is_memory_line(line.encode()) == is_theirs
 
 
-def test_what_others_wrote_has_lines_for_observations() -> None:
+def test_foreign_content_exports_lines_as_observations() -> None:
     rows = [
         {"kind": "node", "id": "a", "type": "t", "content": "one\n\ntwo", "attributes": {"n": 1}, "tags": ["x"]},
         {"kind": "edge", "from": "a", "to": "a", "relation_type": "R", "weight": 2},
@@ -153,13 +153,13 @@ def test_what_others_wrote_has_lines_for_observations() -> None:
         ('{"kind":"node","id":"a","type":"t","content":"x\\ud800"}', "an unpaired surrogate, \\ud800 at byte"),
     ],
 )
-def test_files_of_another_form_get_a_hint(http: httpx.Client, api: str, text: str, hint: str) -> None:
+def test_error_hints_at_conversion_of_other_json(http: httpx.Client, api: str, text: str, hint: str) -> None:
     answer = imported(http, api, text.encode())
     assert hint in answer["errors"][0]["message"]
     assert http.get(f"{api}/nodes").status_code == 404
 
 
-def test_a_byte_order_mark_is_passed_over(http: httpx.Client, api: str) -> None:
+def test_byte_order_mark_is_ignored(http: httpx.Client, api: str) -> None:
     answer = imported(
         http, api, '\ufeff{"kind":"node","id":"a","type":"t"}\n{"kind":"node","id":"b","type":"t"}'.encode()
     )
@@ -169,7 +169,7 @@ def test_a_byte_order_mark_is_passed_over(http: httpx.Client, api: str) -> None:
     assert sent["nodes_created"] == 1
 
 
-def test_half_a_surrogate_pair_in_a_body_is_named(http: httpx.Client, api: str) -> None:
+def test_lone_surrogate_is_reported(http: httpx.Client, api: str) -> None:
     body = rb'{"nodes":[{"id":"\ud83d\ude00","type":"\\\\ud800\udc00"}]}'
     refused = http.post(f"{api}/inject", content=body, headers={"content-type": "application/json"})
     assert refused.status_code == 400

@@ -25,7 +25,7 @@ def edge(source: str, target: str, relation_type: str, **fields: object) -> Row:
     return {"kind": "edge", "from": source, "to": target, "relation_type": relation_type, **fields}
 
 
-def test_networkx(tmp_path: Path) -> None:
+def test_graphml_from_networkx(tmp_path: Path) -> None:
     graph = nx.DiGraph()
     graph.add_node("a", label="Alice", age=41, ratio=0.5, ok=True)
     graph.add_node(2)
@@ -41,14 +41,14 @@ def test_networkx(tmp_path: Path) -> None:
     )
 
 
-def test_igraph() -> None:
+def test_graphml_from_igraph() -> None:
     rows, faults = read(FIXTURES / "igraph.graphml")
     assert faults == []
     assert rows[1] == node(id="n1", type="node", content="Bob & Co", attributes={"age": 7.0, "active": False})
     assert rows[3] == edge("n0", "n1", "KNOWS", weight=0.5, attributes={"directed": False})
 
 
-def test_yed_with_groups_and_labels() -> None:
+def test_graphml_from_yed_with_groups_and_labels() -> None:
     assert read(FIXTURES / "yed.graphml") == (
         [
             node(
@@ -65,7 +65,7 @@ def test_yed_with_groups_and_labels() -> None:
     )
 
 
-def test_gephi_with_defaults_and_numbers_that_json_has_not() -> None:
+def test_graphml_from_gephi_with_defaults_and_non_finite_numbers() -> None:
     rows, faults = read(FIXTURES / "gephi.graphml")
     assert faults == []
     assert rows[0]["content"] == "Valjean"
@@ -74,14 +74,14 @@ def test_gephi_with_defaults_and_numbers_that_json_has_not() -> None:
     assert rows[2] == edge("11", "0", "meets", weight=5.0, attributes={"directed": False})
 
 
-def test_neo4j() -> None:
+def test_graphml_from_neo4j() -> None:
     rows, faults = read(FIXTURES / "neo4j.graphml")
     assert faults == []
     assert rows[0] == node(id="n0", type="Person", tags=["Actor"], content="Keanu Reeves", attributes={"born": 1964})
     assert rows[2] == edge("n0", "n1", "ACTED_IN", attributes={"roles": '["Neo"]'})
 
 
-def test_edges_may_come_before_nodes_and_faults_have_their_line() -> None:
+def test_graphml_edges_before_nodes_and_faults_with_lines() -> None:
     rows, faults = graphml(
         HEAD + '<graph edgedefault="directed">\n<edge source="a" target="b"/>\n<node id="a"/>\n<edge source="a"/>\n'
         '<node/>\n<node id="b"><data key="k">1x</data></node>\n<node id="c"><data key="?">1</data></node>\n'
@@ -96,7 +96,7 @@ def test_edges_may_come_before_nodes_and_faults_have_their_line() -> None:
     ]
 
 
-def test_numbers_without_text_are_none() -> None:
+def test_graphml_empty_numbers_are_null() -> None:
     rows, faults = graphml(
         HEAD + '<graph edgedefault="directed"><node id="b"><data key="k"></data></node></graph></graphml>'
     )
@@ -133,12 +133,12 @@ DTD = '<!DOCTYPE graphml SYSTEM "http://127.0.0.1:1/graphml.dtd">\n<graphml><gra
     ],
     ids=["laughs", "external", "dtd", "html", "encoding", "csv", "cut", "deep", "comment", "text", "keys"],
 )
-def test_what_is_refused(text: str, reason: str) -> None:
+def test_invalid_graphml_is_rejected(text: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         graphml(text)
 
 
-def test_data_of_a_key_that_is_not_declared_is_text() -> None:
+def test_graphml_undeclared_key_is_text() -> None:
     rows, faults = graphml(
         HEAD + '<graph><node id="a"><data key="colour">red</data><data key="k">7</data><data>free</data></node>'
         '<node id="b"/><edge source="a" target="b"><data key="since">2020</data></edge></graph></graphml>'
@@ -148,7 +148,7 @@ def test_data_of_a_key_that_is_not_declared_is_text() -> None:
     assert rows[2]["attributes"] == {"since": "2020"}
 
 
-def test_several_data_of_one_name_are_all_kept() -> None:
+def test_graphml_repeated_key_names_are_kept() -> None:
     rows, faults = graphml(
         HEAD + '<graph><node id="a"><data key="k">7</data><data key="k">8</data><data key="k">7</data></node></graph>'
         "</graphml>"

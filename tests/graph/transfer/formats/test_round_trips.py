@@ -22,7 +22,7 @@ TIME = "2025-07-15T12:00:00.123456Z"
 
 
 def everything() -> list[Row]:
-    """A store in which each field is filled somewhere, with each unpleasant text."""
+    """Return a store in which each field is set somewhere, with each adversarial text."""
     stamps = {"version": 3, "created_at": TIME, "updated_at": "2025-08-01T00:00:00.000000Z"}
     nodes: list[Row] = [
         {
@@ -69,13 +69,13 @@ def everything() -> list[Row]:
 @pytest.mark.parametrize("kind", FORMATS)
 @given(rows=exports)
 @examples(15)
-def test_any_export_comes_back_field_by_field(kind: str, rows: list[Row]) -> None:
+def test_round_trip_of_any_export(kind: str, rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert read(write(kind, blocks(rows), Path(folder))) == (rows, [])
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_an_export_makes_an_equal_store(kind: str, http: httpx.Client, api: str, tmp_path: Path) -> None:
+def test_round_trip_through_server(kind: str, http: httpx.Client, api: str, tmp_path: Path) -> None:
     body = b"".join(blocks(everything()))
     answer = accepted(http.post(f"{api}/import", content=body, headers=NDJSON))
     assert (answer["error_count"], answer["edges_skipped_count"]) == (0, 0), answer
@@ -89,11 +89,11 @@ def test_an_export_makes_an_equal_store(kind: str, http: httpx.Client, api: str,
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_an_empty_store_comes_back_empty(kind: str, tmp_path: Path) -> None:
+def test_round_trip_of_empty_store(kind: str, tmp_path: Path) -> None:
     assert read(write(kind, [], tmp_path)) == ([], [])
 
 
-def test_python_and_spreadsheets_read_our_csv(tmp_path: Path) -> None:
+def test_csv_is_readable_by_python_and_spreadsheets(tmp_path: Path) -> None:
     rows = everything()
     write("csv", blocks(rows), tmp_path)
     with (tmp_path / "out.nodes.csv").open(newline="", encoding="utf-8") as file:
@@ -101,7 +101,7 @@ def test_python_and_spreadsheets_read_our_csv(tmp_path: Path) -> None:
     assert [each["content"] for each in found] == [each["content"] for each in rows if each["kind"] == "node"]
 
 
-def test_parquet_has_types_and_bounded_row_groups(tmp_path: Path) -> None:
+def test_parquet_types_and_row_group_size(tmp_path: Path) -> None:
     rows: list[Row] = [
         {
             "kind": "node",
@@ -123,7 +123,7 @@ def test_parquet_has_types_and_bounded_row_groups(tmp_path: Path) -> None:
         )
 
 
-def test_networkx_reads_our_graphml_with_types(tmp_path: Path) -> None:
+def test_graphml_is_readable_by_networkx_with_types(tmp_path: Path) -> None:
     rows: list[Row] = [
         {
             "kind": "node",
@@ -152,7 +152,7 @@ def _plain(each: Row) -> dict[str, Any]:
     return {name: value for name, value in each.items() if name != "kind"}
 
 
-def test_more_attributes_than_keys_come_back(tmp_path: Path) -> None:
+def test_round_trip_of_more_attributes_than_graphml_keys(tmp_path: Path) -> None:
     rows: list[Row] = [
         {"kind": "node", "id": f"n{number}", "type": "t", "content": "", "attributes": {f"a{number}": number, "b": "x"}}
         for number in range(1_200)
@@ -162,6 +162,6 @@ def test_more_attributes_than_keys_come_back(tmp_path: Path) -> None:
     assert read(path) == (rows, [])
 
 
-def test_rows_of_a_block_that_begins_with_edges(tmp_path: Path) -> None:
+def test_reader_of_block_that_begins_with_edges(tmp_path: Path) -> None:
     edge: Row = {"kind": "edge", "from": "a", "to": "b", "relation_type": "R", "weight": 1.0, "attributes": {}}
     assert read(write("csv", blocks([edge]), tmp_path)) == ([edge], [])
