@@ -2,7 +2,7 @@
 
 The indexes apply the filters that they know. The remaining ones, above all confidence, are applied to the hits, of
 which more are requested than are wanted. If too few pass, for example because confidence near the query has decayed,
-the memory index lists the memories that pass, and the search indexes search among those. The result is then exact.
+the memory index lists those that pass. The search indexes then search among them only, so the result is exact.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.store import OpenStore
-from tests.memory.consolidated import HOOKS, Place, memory, placed, put, row_of
+from tests.memory.memory_stores import HOOKS, Place, memory, placed, put, row_of
 from tests.stores.writing import NAME, PATIENCE
 
 TICK = 0.05
@@ -31,7 +31,7 @@ def choose(store: OpenStore, **memory_settings: Any) -> None:
 
 
 def awaited(what: Callable[[], Any]) -> Any:
-    """What it comes to, once it is true."""
+    """Return the result once it is true."""
     end = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < end
@@ -47,7 +47,7 @@ def ended(store: OpenStore, node_id: str) -> str:
     return (row_of(store, node_id).extras or NO_EXTRAS).ended
 
 
-def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_path: Path) -> None:
+def test_automatic_consolidation_merges_equal_wording_and_suggests_near(tmp_path: Path) -> None:
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation_interval=3)
         put(store, [memory("a", "Tea is hot"), memory("b", "The tea is hot.")])
@@ -60,15 +60,13 @@ def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_pat
         assert [ended(store, each) for each in "abcd"] == ["", "merged", "", ""]
 
 
-def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memories_without_vectors_are_compared_by_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "MEMORY_JOB_TIMEOUT_SECONDS", TICK)
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation_interval=4)
         assert place.indexer.of(store).wait(0, PATIENCE)
         woken = [*store.after_commit]
-        store.after_commit.clear()  # so the indexes stay where they are
+        store.after_commit.clear()  # so that the indexes do not advance
         put(store, [memory("a", HOOKS[0]), memory("b", HOOKS[1])])
         put(store, [memory("c", "Tea is hot"), memory("d", "The tea is hot.")])
         (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
@@ -81,7 +79,7 @@ def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
         assert [sorted(each.ids) for each in newest.suggestions] == [["a", "b"]]
 
 
-def test_what_was_taken_back_is_not_joined_by_itself_again(tmp_path: Path) -> None:
+def test_undone_merge_is_not_repeated_automatically(tmp_path: Path) -> None:
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation_interval=2)
         put(store, [memory("a", "Tea is hot"), memory("b", "The tea is hot.")])
@@ -93,7 +91,7 @@ def test_what_was_taken_back_is_not_joined_by_itself_again(tmp_path: Path) -> No
         assert ended(store, "b") == ""
 
 
-def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_due_maintenance_survives_restart(tmp_path: Path) -> None:
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation_interval=4)
         put(store, [memory(each, "Tea is hot") for each in "abc"])
@@ -117,7 +115,7 @@ def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
         assert store.state.sequence == sequence
 
 
-def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
+def test_interrupted_run_is_repeated(tmp_path: Path) -> None:
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation_interval=2)
         put(store, [memory(each, "Tea is hot") for each in "ab"])
@@ -135,7 +133,7 @@ def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
         assert {run.state for run in runs(place)} >= {"interrupted"}
 
 
-def test_faded_memories_are_pruned_and_accesses_written(tmp_path: Path) -> None:
+def test_maintenance_prunes_and_flushes_accesses(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
         put(store, [memory("old", "Long ago", created_at=now - 200 * DAY_MICROSECONDS), memory("new", "Just now")])
@@ -149,7 +147,7 @@ def test_faded_memories_are_pruned_and_accesses_written(tmp_path: Path) -> None:
         awaited(lambda: len(store.accesses) == 0)
 
 
-def test_nothing_is_done_where_it_is_turned_off(tmp_path: Path) -> None:
+def test_disabled_maintenance_does_nothing(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
         choose(store, consolidation="off", consolidation_interval=1, prune="off")

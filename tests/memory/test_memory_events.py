@@ -1,4 +1,4 @@
-"""What listeners hear of memories that are consolidated, pruned and taken back."""
+"""Events of consolidations, prunings and undone runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgserve.memory.consolidation.use_cases import consolidate, prune_memories, 
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.events import Position, Selection
-from tests.memory.consolidated import HOOKS, Place, memory, placed, put
+from tests.memory.memory_stores import HOOKS, Place, memory, placed, put
 
 ROWS = ("node_", "edge_")
 
@@ -25,14 +25,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def hooks(place: Place, name: str) -> int:
-    """Five memories that say the same; the sequence then."""
+    """Store five duplicates; return the sequence."""
     with place.pool.lease(name, create=True) as store:
         put(store, [memory(f"m{at}", text, created_at=1_790_000_000_000_000 + at) for at, text in enumerate(HOOKS)])
         return store.state.sequence
 
 
 def told(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]]:
-    """What is said of memories after a commit, without the rows."""
+    """Return the memory events after a commit, without row events."""
     with place.pool.lease(name) as store:
         reader = Reader(store.feed, Position.after(after), lambda: None)
         entries = reader.take(Selection()) or []
@@ -41,7 +41,7 @@ def told(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]
     return [each for each in found if not each[0].startswith(ROWS)]
 
 
-def test_a_consolidation_is_told_with_its_numbers_and_so_is_its_undo(place: Place, store: str) -> None:
+def test_consolidation_and_undo_events_include_counts(place: Place, store: str) -> None:
     before = hooks(place, store)
     done = consolidate(place.graph(store), ConsolidateRequest())
     assert done.run is not None
@@ -62,7 +62,7 @@ def test_a_consolidation_is_told_with_its_numbers_and_so_is_its_undo(place: Plac
     assert {kind for kind, _ in heard} == {"memory_created", "memory_updated"}
 
 
-def test_a_memory_that_has_faded_is_told_as_pruned(place: Place, store: str) -> None:
+def test_pruned_memory_emits_event(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory("old", "long ago", created_at=1_790_000_000_000_000 - 400 * DAY_MICROSECONDS)])
         after = leased.state.sequence

@@ -40,12 +40,12 @@ def types(answer: RetainAnswer) -> list[str]:
 
 
 def exported(kept: Store) -> list[dict[str, Any]]:
-    """All rows, but for what every write moves."""
+    """Return all rows without the fields that every write changes."""
     rows = [msgspec.to_builtins(row) for row in kept.export()]
     return sorted(({key: value for key, value in row.items() if key not in MOVING} for row in rows), key=str)
 
 
-def test_what_a_text_comes_to(kept: Store) -> None:
+def test_retain_operations_of_text(kept: Store) -> None:
     kept.create_entities([{"name": name, "entity_type": "location"} for name in ("New York", "York")])
     knows = {"source": "Alice", "target": "Bob", "relation_type": "knows", "strength": 0.9}
     alice = [{"name": "Alice", "entity_type": "person"}]
@@ -61,14 +61,14 @@ def test_what_a_text_comes_to(kept: Store) -> None:
     memory = kept.memory(made.memory_id, touch=False)
     assert (memory.memory_type, memory.layer, memory.tags, memory.importance) == ("fact", 2, ["work"], 0.5)
     assert kept.memory_stats().total_relations == 1
-    # The same again, and in other words; then what is near, which is told.
+    # The same text, other words, and a near text, which is reported.
     again = kept.retain("the office in New York opens at nine")
     assert done(again) == [("noop", "The office in New York opens at nine.")]
     near = kept.retain("The office in New York opens at ten.")
     assert near.near_checked
     assert [each.id for each in near.similar] == [made.memory_id]
     assert [each.type for each in near.operations if each.type != "link"] == ["create"]
-    # A correction, and what it needs.
+    # A correction, and its required fields.
     right = kept.retain("The office in New York opens at 8.", supersedes=made.memory_id, update="correct")
     assert [each.type for each in right.operations] == ["update"]
     assert right.operations[0].version_id == f"{made.memory_id}@{right.sequence}"
@@ -93,7 +93,7 @@ def test_what_a_text_comes_to(kept: Store) -> None:
     assert done(kept.retain("x", entity_id="somebody", layer=1, memory_type="topic")) == [("create", "x")]
 
 
-def test_a_conversation_that_is_sent_again_adds_its_new_turns(kept: Store) -> None:
+def test_resent_conversation_adds_only_new_turns(kept: Store) -> None:
     turns = [
         {"role": "user", "content": "Hello", "at": "2026-01-01T10:00:00Z"},
         {"role": "assistant", "content": " "},
@@ -114,7 +114,7 @@ def test_a_conversation_that_is_sent_again_adds_its_new_turns(kept: Store) -> No
     assert memory.metadata == {"role": "Caroline", "position": 2}
     assert kept.memory(ids[0], touch=False).created_at.startswith("2026-01-01T10")
     assert kept.memory_stats().total_entities == 0
-    # A window of it, another text at a place, one that was forgotten.
+    # A window of the conversation, another text at a position, a forgotten turn.
     window = kept.retain([{"content": "Bye"}, {"content": "Back again"}], source="chat", first=3)
     assert [each.type for each in window.operations] == ["noop", "create"]
     with pytest.raises(Conflict):
@@ -129,7 +129,7 @@ def test_a_conversation_that_is_sent_again_adds_its_new_turns(kept: Store) -> No
         kept.retain(turns, entity_id="x")
 
 
-def test_what_was_said_long_ago_fades_from_when_it_is_kept(library: Library, store: str) -> None:
+def test_old_turn_decays_from_time_of_storing(library: Library, store: str) -> None:
     library.create(store, memory={"prune": "off"})
     kept = library.store(store)
     old = "2020-02-03T04:05:06Z"
@@ -143,7 +143,7 @@ def test_what_was_said_long_ago_fades_from_when_it_is_kept(library: Library, sto
     assert memory.effective_confidence == pytest.approx(1, abs=0.01)
     assert {each.id for each in kept.memories(before_date="2020-03-01T00:00:00Z").memories} == {turn, text}
     assert kept.prune_memories(dry_run=True).ids == [text]
-    # What is said to be unsure fades from now as well, and stays for a day.
+    # An uncertain statement also decays from now, and is protected for a day.
     unsure = kept.retain([{"content": "Or red.", "at": old}], source="chat", first=1, confidence=0.01)
     assert kept.prune_memories(dry_run=True).ids == [text]
     assert kept.prune_memories(dry_run=True).kept == {"recent": 1}
@@ -158,7 +158,7 @@ def versions_of_a_secret(kept: Store) -> int:
 
 
 def asked(kept: Store, at_least: int, valid_at: str | None, as_of: int | None = None) -> dict[str, str]:
-    """Every way to ask for the key that finds it, and what it says."""
+    """Return the text of the key by each kind of read that finds it."""
     query = "Ann spare key stone"
     moments: dict[str, Any] = {"valid_at": valid_at, "as_of": as_of}
     found: dict[str, Any] = {
@@ -173,7 +173,7 @@ def asked(kept: Store, at_least: int, valid_at: str | None, as_of: int | None = 
     return {way: text for way, each in found.items() if "under stone" in (text := str(each))}
 
 
-def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Store) -> None:
+def test_forgotten_memory_is_hidden_and_undo_restores_it(kept: Store) -> None:
     before = versions_of_a_secret(kept)
     here = exported(kept)
     for moment, stone in ((None, 4), ("2022-06-01T00:00:00Z", 2)):
@@ -203,7 +203,7 @@ def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Stor
     assert (back.memories_restored, back.relations_restored) == (5, 5)
     assert exported(kept) == here
     assert len(asked(kept, back.sequence, None)) == 6
-    # For good.
+    # Permanently.
     assert kept.forget(entity_id="key", hard=True).memories_removed == 5
     assert kept.memory_stats().total_memories == 1
     assert kept.memory_stats().ended == {}
@@ -216,7 +216,7 @@ def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Stor
         kept.forget(entity_id="Ann")
 
 
-def test_an_edge_between_two_that_were_forgotten_comes_back_with_the_second(kept: Store) -> None:
+def test_edge_between_forgotten_memories_returns_with_second(kept: Store) -> None:
     for name in ("one", "two"):
         kept.retain(f"Number {name}.", entity_id=name)
     kept.retain([{"content": "a"}, {"content": "b"}], source="c")

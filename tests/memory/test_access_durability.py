@@ -1,4 +1,4 @@
-"""Memories that are read, as their readers see it: after a flush, a restart, a compaction, a kill and a restore."""
+"""Durability of access counts: after flush, restart, compaction, kill and restore."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settled(pool: StorePool) -> None:
         assert store.accesses.settle()
 
 
-def test_readers_at_once_are_all_counted_while_it_is_written_and_compacted(pool: StorePool) -> None:
+def test_concurrent_accesses_are_all_counted_during_writes_and_compaction(pool: StorePool) -> None:
     first, second = put(pool, "tea is green", "coffee is black")
 
     def read_often(_: int) -> None:
@@ -65,7 +65,7 @@ def test_readers_at_once_are_all_counted_while_it_is_written_and_compacted(pool:
     assert read(pool, second, touch=False).access_count == 0
 
 
-def test_it_lasts(pool: StorePool, tmp_path: Path) -> None:
+def test_accesses_survive_restart_compaction_kill_and_restore(pool: StorePool, tmp_path: Path) -> None:
     (memory,) = put(pool, "tea is green")
     for _ in range(2):
         read(pool, memory)
@@ -84,7 +84,7 @@ def test_it_lasts(pool: StorePool, tmp_path: Path) -> None:
             assert (found.access_count, found.last_accessed_at) == (3, last.last_accessed_at)
 
 
-def test_nothing_else_can_tell_that_it_was_read(pool: StorePool) -> None:
+def test_access_is_not_in_events_or_change_list(pool: StorePool) -> None:
     (memory,) = put(pool, "tea is green")
     with pool.lease(NAME) as store:
         reader = Reader(store.feed, Position.after(0), lambda: None)
