@@ -21,7 +21,7 @@ from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
 from tests.graph.transfer.test_importing import exported
 from tests.graphs import graph_of
-from tests.memory.test_access_exchange import READ
+from tests.memory.test_access_export_import import READ
 from tests.stores.writing import NAME, PATIENCE, layout, settings
 
 READERS = 4
@@ -42,7 +42,7 @@ def read(pool: StorePool, memory_id: str, *, touch: bool = True, store: str = NA
     return get_memory(graph_of(pool, store), MemoryRequest(memory_id=memory_id, touch=touch))
 
 
-def settled(pool: StorePool) -> None:
+def flush_accesses(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         assert store.accesses.settle()
 
@@ -54,7 +54,7 @@ def test_concurrent_accesses_are_all_counted_during_writes_and_compaction(pool: 
         for number in range(30):
             read(pool, first)
             if number % 10 == 0:
-                settled(pool)
+                flush_accesses(pool)
 
     with ThreadPoolExecutor(READERS) as readers:
         list(readers.map(read_often, range(READERS)))
@@ -92,7 +92,7 @@ def test_access_is_not_in_events_or_change_list(pool: StorePool) -> None:
         before, sequence = exported(pool), store.state.sequence
         for _ in range(5):
             read(pool, memory)
-            settled(pool)
+            flush_accesses(pool)
         assert store.state.sequence == sequence + 5
         assert told == ["node_created", "memory_created"]
         assert [entry.event for entry in reader.take(Selection()) or ()] == []

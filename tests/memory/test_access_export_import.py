@@ -48,25 +48,25 @@ def exported(pool: StorePool, store: str = "s") -> bytes:
         return b"".join(stream)
 
 
-def lines(text: bytes) -> dict[str, dict[str, Any]]:
+def export_lines(text: bytes) -> dict[str, dict[str, Any]]:
     rows = map(msgspec.json.decode, text.splitlines())
     return {row["id"]: row for row in rows if row["kind"] == "node"}
 
 
 def test_export_includes_access_data(pool: StorePool, store: OpenStore) -> None:
     before = exported(pool)
-    assert not any(READ & row.keys() for row in lines(before).values())
+    assert not any(READ & row.keys() for row in export_lines(before).values())
     for _ in range(3):
         store.accesses.update(["a"], once_more)
     assert store.accesses.settle()
     store.accesses.update(["a"], once_more)
-    found = lines(exported(pool))
+    found = export_lines(exported(pool))
     assert {name: found["a"].pop(name) for name in READ} == {
         "access_count": 4,
         "last_accessed_at": "1970-01-01T00:00:00.000004Z",
         "access_confidence": 0.25,
     }
-    assert found == lines(before), "all else is as it was"
+    assert found == export_lines(before), "all else is as it was"
     assert len(store.accesses) == 0, "an export writes what waits"
 
 

@@ -106,7 +106,7 @@ def memory(choice: random.Random, number: int) -> NodePut:
     return NodePut(0, f"m{number:03}", pick(TYPES), f"memory {number}", own, extras=extras, created_at=created)
 
 
-def listed(store: World, **query: Any) -> list[Memory]:
+def list_all_pages(store: World, **query: Any) -> list[Memory]:
     """Return all pages of a list."""
     found: list[Memory] = []
     page = lists.list_memories(store.graph, MemoriesQuery(**query))
@@ -120,7 +120,7 @@ def listed(store: World, **query: Any) -> list[Memory]:
 
 
 def everything(store: World) -> list[Memory]:
-    return listed(store, ended="any", limit=1000)
+    return list_all_pages(store, ended="any", limit=1000)
 
 
 def in_force(store: World) -> list[Memory]:
@@ -169,7 +169,7 @@ FILTERS: dict[str, Any] = {
 }
 
 
-def fits(each: Memory, query: dict[str, Any]) -> bool:
+def matches_query(each: Memory, query: dict[str, Any]) -> bool:
     """Return whether a memory belongs in a list, following the documentation."""
     ended = "" if isinstance(each.ended, msgspec.UnsetType) else each.ended
     is_true = isinstance(each.valid_to, msgspec.UnsetType) or "valid_at" in query or "ended" in query
@@ -193,8 +193,8 @@ def test_list_filters_alone_and_combined(store: World) -> None:
     queries += [{name: FILTERS[name] for name in choice.sample(list(FILTERS), 2)} for _ in range(30)]
     found = Counter[str]()
     for query in queries:
-        expected = {each.id for each in all_there if fits(each, query)}
-        assert {each.id for each in listed(store, **query, limit=7)} == expected, query
+        expected = {each.id for each in all_there if matches_query(each, query)}
+        assert {each.id for each in list_all_pages(store, **query, limit=7)} == expected, query
         found.update(dict.fromkeys(query, len(expected)))
     assert all(found[name] for name in FILTERS)
 
@@ -206,13 +206,13 @@ def test_sort_order_pagination_and_offset(store: World, sort: str) -> None:
         return round(each.effective_confidence, 4) if sort == "confidence" else of[sort]
 
     there = ids(in_force(store))
-    found = listed(store, sort=sort, limit=13)
+    found = list_all_pages(store, sort=sort, limit=13)
     ranks = [rank(each) for each in found]
     assert ranks == sorted(ranks, reverse=True)
     assert sorted(ids(found)) == sorted(there)
-    assert ids(listed(store, sort=sort, limit=50, offset=40)) == ids(found)[40:]
-    assert ids(listed(store, sort=sort, limit=3, offset=len(there) - 4)) == ids(found)[-4:]
-    types = ids(listed(store, sort=sort, types=["fact"], limit=4))
+    assert ids(list_all_pages(store, sort=sort, limit=50, offset=40)) == ids(found)[40:]
+    assert ids(list_all_pages(store, sort=sort, limit=3, offset=len(there) - 4)) == ids(found)[-4:]
+    types = ids(list_all_pages(store, sort=sort, types=["fact"], limit=4))
     assert types == [each.id for each in found if each.memory_type == "fact"]
 
 
@@ -233,10 +233,10 @@ def test_invalid_cursor_and_query_are_rejected(store: World) -> None:
         with pytest.raises(InvalidInput):
             lists.list_memories(store.graph, MemoriesQuery(**query))
     with pytest.raises(NotFound):
-        listed(store, entity="nobody")
+        list_all_pages(store, entity="nobody")
     with pytest.raises(Conflict):
-        listed(store, entity="ALICE")
-    assert listed(store, metadata='{"status": "lost"}') == []
+        list_all_pages(store, entity="ALICE")
+    assert list_all_pages(store, metadata='{"status": "lost"}') == []
 
 
 def test_list_memories_of_entity_by_id_or_name(store: World) -> None:
@@ -350,12 +350,12 @@ def test_use_is_visible_in_lists_and_statistics(tmp_path: Path) -> None:
         )
         write(opened, WriteBatch(nodes=[old, NodePut(0, "new", "fact", "y", extras=NodeExtrasPut(confidence=0.3))]))
         world = World(graph, opened, {})
-        assert ids(listed(world, sort="confidence")) == ["new", "old"]
-        assert listed(world, min_confidence=0.34) == []
+        assert ids(list_all_pages(world, sort="confidence")) == ["new", "old"]
+        assert list_all_pages(world, min_confidence=0.34) == []
         store_memory.get_memory(graph, MemoryRequest(memory_id="old"))
-        assert ids(listed(world, min_confidence=0.34)) == ["old"]
-        assert ids(listed(world, sort="confidence")) == ["old", "new"]
-        assert ids(listed(world, sort="accessed")) == ["old", "new"]
+        assert ids(list_all_pages(world, min_confidence=0.34)) == ["old"]
+        assert ids(list_all_pages(world, sort="confidence")) == ["old", "new"]
+        assert ids(list_all_pages(world, sort="accessed")) == ["old", "new"]
         assert analytics.overview(graph).average_confidence == pytest.approx((0.6 + 0.3) / 2, abs=SLACK)
 
 

@@ -24,14 +24,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield opened
 
 
-def hooks(place: Place, name: str) -> int:
+def put_duplicates(place: Place, name: str) -> int:
     """Store five duplicates; return the sequence."""
     with place.pool.lease(name, create=True) as store:
         put(store, [memory(f"m{at}", text, created_at=1_790_000_000_000_000 + at) for at, text in enumerate(HOOKS)])
         return store.state.sequence
 
 
-def told(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]]:
+def events_after(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]]:
     """Return the memory events after a commit, without row events."""
     with place.pool.lease(name) as store:
         reader = Reader(store.feed, Position.after(after), lambda: None)
@@ -42,10 +42,10 @@ def told(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]
 
 
 def test_consolidation_and_undo_events_include_counts(place: Place, store: str) -> None:
-    before = hooks(place, store)
+    before = put_duplicates(place, store)
     done = consolidate(place.graph(store), ConsolidateRequest())
     assert done.run is not None
-    heard = told(place, store, before)
+    heard = events_after(place, store, before)
     assert sorted(data["id"] for kind, data in heard if kind == "memory_deleted") == ["m1", "m2", "m3", "m4"]
     assert {data["reason"] for kind, data in heard if kind == "memory_deleted"} == {"merged"}
     [(_, updated)] = [each for each in heard if each[0] == "memory_updated"]
@@ -57,7 +57,7 @@ def test_consolidation_and_undo_events_include_counts(place: Place, store: str) 
     with place.pool.lease(store) as leased:
         after = leased.state.sequence
     undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=done.run))
-    heard = told(place, store, after)
+    heard = events_after(place, store, after)
     assert sorted(data["id"] for kind, data in heard if kind == "memory_created") == ["m1", "m2", "m3", "m4"]
     assert {kind for kind, _ in heard} == {"memory_created", "memory_updated"}
 
@@ -67,5 +67,5 @@ def test_pruned_memory_emits_event(place: Place, store: str) -> None:
         put(leased, [memory("old", "long ago", created_at=1_790_000_000_000_000 - 400 * DAY_MICROSECONDS)])
         after = leased.state.sequence
     prune_memories(place.graph(store), PruneMemoriesRequest())
-    [(kind, data)] = told(place, store, after)
+    [(kind, data)] = events_after(place, store, after)
     assert (kind, data["id"], data["reason"]) == ("memory_deleted", "old", "pruned")

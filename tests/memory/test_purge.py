@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def opened(data: Path, **options: Any) -> Library:
+def open_library(data: Path, **options: Any) -> Library:
     return kgserve.open(data, embedding_provider="hashing", **options)
 
 
@@ -42,7 +42,7 @@ def layout(data: Path) -> Layout:
     return Layout(data, STORE)
 
 
-def filled(library: Library, name: str = STORE) -> Any:
+def fill_store(library: Library, name: str = STORE) -> Any:
     """Create a memory with former versions and states and an absorbed one, among others; read all of it."""
     store = library.store(name)
     store.store_memories(
@@ -55,20 +55,20 @@ def filled(library: Library, name: str = STORE) -> Any:
     return store
 
 
-def absorbed(store: Any) -> None:
+def absorb_duplicate(store: Any) -> None:
     """Store the same statement in other words, and merge it in a run."""
     store.store_memory("The taradiddle is red", memory_id="red", dedup="off")
     store.store_memory("the Taradiddle is red!", memory_id="red-too", dedup="off", confidence=0.5)
     assert store.consolidate().memories_deleted == 1
 
 
-def stated(store: Any) -> None:
+def run_statements(store: Any) -> None:
     """Read and write it with Cypher, so that the engine and its copy have their files."""
     store.cypher("MATCH (n:Entity {id: 'm'}) SET n.summary = 'zyzzyva'", mode="write")
     assert store.cypher("MATCH (n:Entity) WHERE n.content CONTAINS 'bumber' RETURN count(*)").rows == [[1]]
 
 
-def asked(store: Any) -> None:
+def read_projections(store: Any) -> None:
     """Read every other projection, so that each has its files."""
     store.recall("statue in the hall")
     store.nodes(attributes={"note": "gobbledygook"})
@@ -76,11 +76,11 @@ def asked(store: Any) -> None:
 
 
 def test_erase_removes_memory_from_every_file(data: Path) -> None:
-    with opened(data) as library:
-        store, twin = filled(library), filled(library, "twin")
-        absorbed(store)
-        stated(store)
-        asked(store)
+    with open_library(data) as library:
+        store, twin = fill_store(library), fill_store(library, "twin")
+        absorb_duplicate(store)
+        run_statements(store)
+        read_projections(store)
         moment = store.stats().sequence
         before = traces(layout(data).root, WORDS)
         assert set(WORDS) == {word for words in before.values() for word in words}
@@ -115,7 +115,7 @@ def test_erase_removes_memory_from_every_file(data: Path) -> None:
         assert (again.memories_removed, again.remains) == (0, [])
         assert store.forget(ids=["never was"], erase=True).memories_removed == 0
     assert traces(layout(data).root, WORDS) == {}
-    with opened(data) as library:
+    with open_library(data) as library:
         assert library.store(STORE).memory("other-3").content == "Crate 3 is in hall 3"
         assert library.store(STORE).search("crate", as_of=moment).hits
         assert traces(layout(data).root, WORDS) == {}
@@ -130,24 +130,24 @@ def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
         listener = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(1)}), lambda: None)
         listener.open()
         retain(graph, RetainRequest(content="A quetzalcoatl is in the hall.", entity_id="m")).result(PATIENCE)
-        assert "quetzalcoatl" in told(listener)
+        assert "quetzalcoatl" in read_events(listener)
         for role in ("read", "write"):
             with pytest.raises(Forbidden, match="role admin"):
                 forget(graphs.seen_by(Caller("agent", role)).graph(STORE), ForgetRequest(ids=["m"], erase=True))
         done = forget(graph, ForgetRequest(ids=["m"], erase=True)).result(PATIENCE)
         # Subscribers receive the deletion, but not the former content.
-        assert told(listener).count("memory_deleted") == 1
+        assert read_events(listener).count("memory_deleted") == 1
         listener.close()
         late = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(0)}), lambda: None)
         with pytest.raises(Gone):
             late.open()
         again = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(done.sequence + 1)}), lambda: None)
         again.open()
-        assert told(again) == ""
+        assert read_events(again) == ""
         again.close()
 
 
-def told(listener: EventReader) -> str:
+def read_events(listener: EventReader) -> str:
     """Return all events of a subscriber as text."""
     texts: list[str] = []
     while True:
@@ -158,21 +158,21 @@ def told(listener: EventReader) -> str:
 
 
 def test_interrupted_erasure_resumes_when_store_opens(data: Path) -> None:
-    with opened(data) as library:
-        store = filled(library)
-        asked(store)
+    with open_library(data) as library:
+        store = fill_store(library)
+        read_projections(store)
         through = store.stats().sequence
     # A crash between the intention and the deletion, and one right after the deletion.
     for crashed in ("noted", "deleted"):
         if crashed == "deleted":
-            with opened(data) as library:
-                filled(library)
+            with open_library(data) as library:
+                fill_store(library)
                 store = library.store(STORE)
                 through = store.forget(ids=["m"], hard=True).sequence
                 store.retain("A pelican is in the hall.", entity_id="m")
         versions = [f"m@{at}" for at in range(through)]
         intend(layout(data), Intention(["m", *versions], [], through, through, []))
-        with opened(data) as library:
+        with open_library(data) as library:
             store = library.store(STORE)
             store.stats()
             deadline = time.monotonic() + PATIENCE
@@ -200,14 +200,14 @@ with kgserve.open(sys.argv[1], embedding_provider="hashing") as library:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3])
 def test_erasure_completes_after_kill(data: Path, seconds: float) -> None:
-    with opened(data) as library:
-        asked(filled(library))
+    with open_library(data) as library:
+        read_projections(fill_store(library))
     with PythonProcess(ERASE, str(data)) as process:
         assert process.stdout.readline() == "ready\n"
         while intended(layout(data)) is None and process.process.poll() is None:
             time.sleep(0.002)
         time.sleep(seconds)
-    with opened(data) as library:
+    with open_library(data) as library:
         store = library.store(STORE)
         # A second request waits for the first erasure.
         assert store.forget(ids=["m"], erase=True).memories_removed == 0
@@ -218,9 +218,9 @@ def test_erasure_completes_after_kill(data: Path, seconds: float) -> None:
 
 @pytest.mark.parametrize("history", ["all", "none"])
 def test_erase_removes_deleted_memory_from_history(data: Path, history: Literal["all", "none"]) -> None:
-    with opened(data) as library:
+    with open_library(data) as library:
         library.create(STORE, history=history)
-        store = filled(library)
+        store = fill_store(library)
         store.forget(ids=["m"], hard=True)
         store.recall("hall")
         assert traces(layout(data).root, WORDS)
@@ -230,9 +230,9 @@ def test_erase_removes_deleted_memory_from_history(data: Path, history: Literal[
 
 
 def test_reads_and_writes_continue_during_erasure(data: Path) -> None:
-    with opened(data) as library:
-        store = filled(library)
-        asked(store)
+    with open_library(data) as library:
+        store = fill_store(library)
+        read_projections(store)
         ended, written, failed = threading.Event(), list[str](), list[str]()
 
         def write() -> None:
@@ -253,25 +253,25 @@ def test_reads_and_writes_continue_during_erasure(data: Path) -> None:
         assert traces(layout(data).root, WORDS) == {}
         assert len(written) > 3
         assert all(store.memory(each, touch=False).id == each for each in written)
-    with opened(data) as library:
+    with open_library(data) as library:
         assert all(library.store(STORE).memory(each, touch=False).id == each for each in written)
 
 
 def test_erase_without_indexes_and_history_removes_their_files(data: Path) -> None:
-    with opened(data) as library:
-        asked(filled(library))
-    with opened(data, indexes=False, history=False) as library:
+    with open_library(data) as library:
+        read_projections(fill_store(library))
+    with open_library(data, indexes=False, history=False) as library:
         assert library.store(STORE).forget(ids=["m"], erase=True).memories_removed > 1
         assert traces(layout(data).root, WORDS) == {}
-    with opened(data) as library:
+    with open_library(data) as library:
         assert library.store(STORE).search("crate", at_least=1).hits
         assert traces(layout(data).root, WORDS) == {}
 
 
 def test_erase_reports_backups_that_contain_memory(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_BACKUP_DIR", str(tmp_path / "backups"))
-    with opened(data) as library:
-        store = filled(library)
+    with open_library(data) as library:
+        store = fill_store(library)
         store.backup(str(tmp_path / "backups" / "daily"))
         library.store("twin").store_memory("Something else")
         library.store("twin").backup(str(tmp_path / "backups" / "twin"))
@@ -294,8 +294,8 @@ def test_erase_reports_backups_that_contain_memory(data: Path, tmp_path: Path, m
 
 
 def test_erase_rejects_invalid_requests(data: Path) -> None:
-    with opened(data) as library:
-        store = filled(library)
+    with open_library(data) as library:
+        store = fill_store(library)
         wrongs: list[dict[str, Any]] = [{"query": "hall"}, {"ids": ["m"], "undo": True}, {"ids": ["m"], "reason": "so"}]
         for wrong in wrongs:
             with pytest.raises(InvalidInput, match="erase"):

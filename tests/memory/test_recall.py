@@ -273,12 +273,12 @@ def memory(key: str, content: str, **fields: Any) -> NodePut:
     return NodePut(0, key, "fact", content, created_at=created, extras=extras)
 
 
-def ago(days: float) -> int:
+def time_ago(days: float) -> int:
     return now_in_microseconds() - round(days * DAY_MICROSECONDS)
 
 
 def test_only_returned_hits_count_as_used_once(world: World) -> None:
-    world.write(WriteBatch(nodes=[memory(f"m{number}", "fox", created_at=ago(15)) for number in range(5)]))
+    world.write(WriteBatch(nodes=[memory(f"m{number}", "fox", created_at=time_ago(15)) for number in range(5)]))
     hits = world.recall(limit=2, offset=1, touch=True).hits
     assert [hit.access_count for hit in hits] == [1, 1]
     for hit in hits:
@@ -300,7 +300,9 @@ def counted(world: World, key: str) -> int:
 
 
 def test_use_is_visible_to_next_recall_and_filters(world: World) -> None:
-    world.write(WriteBatch(nodes=[memory("m1", "fox", created_at=ago(90)), memory("m2", "fox", created_at=ago(120))]))
+    world.write(
+        WriteBatch(nodes=[memory("m1", "fox", created_at=time_ago(90)), memory("m2", "fox", created_at=time_ago(120))])
+    )
     assert set(world.found(min_confidence=0.12)) == {"m1"}
     world.recall(min_confidence=0.12, touch=True)
     assert world.found(min_confidence=0.2) == ["m1"]
@@ -326,7 +328,7 @@ def test_confident_memories_among_many_decayed_are_found(world: World, monkeypat
 
 
 def test_as_of_recall_uses_past_confidence(world: World) -> None:
-    world.write(WriteBatch(nodes=[memory("m1", "fox", created_at=ago(30))]))
+    world.write(WriteBatch(nodes=[memory("m1", "fox", created_at=time_ago(30))]))
     first = world.store.state.sequence
     about = [EdgePut(0, ("m1", "Ann", "is_about"), 0.5)]
     world.write(WriteBatch(nodes=[memory("m1", "hen"), NodePut(0, "Ann", "person", "")], edges=about))
@@ -344,13 +346,13 @@ def test_as_of_recall_uses_past_confidence(world: World) -> None:
 
 
 def test_valid_at_recall(world: World) -> None:
-    bounds = {"valid_from": ago(300), "valid_to": ago(100)}
+    bounds = {"valid_from": time_ago(300), "valid_to": time_ago(100)}
     world.write(
         WriteBatch(
             nodes=[
                 memory("paris", "fox lives in paris", ended="superseded", belongs_to="home", **bounds),
-                memory("home", "fox lives in berlin", valid_from=ago(100)),
-                memory("void", "fox lives nowhere", ended="forgotten", valid_from=ago(9), valid_to=ago(9)),
+                memory("home", "fox lives in berlin", valid_from=time_ago(100)),
+                memory("void", "fox lives nowhere", ended="forgotten", valid_from=time_ago(9), valid_to=time_ago(9)),
             ]
         )
     )
@@ -358,11 +360,11 @@ def test_valid_at_recall(world: World) -> None:
     assert [hit.id for hit in answer.hits] == ["home"]
     assert answer.withheld == {"forgotten": 1, "superseded": 1}
     for mode in ("keyword", "hybrid"):
-        assert world.found("where does the fox live", mode=mode, valid_at=format_time(ago(200))) == ["paris"]
+        assert world.found("where does the fox live", mode=mode, valid_at=format_time(time_ago(200))) == ["paris"]
         assert len(world.found("where does the fox live", mode=mode, valid_at="any")) == 3
 
 
-def people(*names: str) -> list[NodePut]:
+def put_people(*names: str) -> list[NodePut]:
     return [NodePut(0, f"p{at}", "person", "", extras=NodeExtrasPut(name=name)) for at, name in enumerate(names)]
 
 
@@ -372,7 +374,7 @@ def about(memory_id: str, entity: str, weight: float = 1.0) -> EdgePut:
 
 def test_graph_mode_starting_points(world: World) -> None:
     """Graph mode starts at the given entity, else at named ones, else at entities of the best hits."""
-    nodes = [*people("Ann Lee", "Bob", "Web Shop"), *(memory(f"m{at}", word) for at, word in enumerate(WORDS[:4]))]
+    nodes = [*put_people("Ann Lee", "Bob", "Web Shop"), *(memory(f"m{at}", word) for at, word in enumerate(WORDS[:4]))]
     edges = [about("m0", "p0"), about("m1", "p1", 0.5), about("m2", "p2"), about("m3", "p0", 0.25)]
     sure = EdgeExtrasPut(confidence=0.5)
     edges += [EdgePut(0, ("p1", "p0", "knows"), 0.8), EdgePut(0, ("p1", "p2", "works_on"), 0.5, extras=sure)]
@@ -392,7 +394,7 @@ def test_graph_mode_starting_points(world: World) -> None:
 
 def test_graph_mode_filter_reaches_all_memories_of_hub(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [memory(f"m{number}", "fox", tags=("rare",) if number < 3 else ()) for number in range(60)]
-    world.write(WriteBatch(nodes=[*people("User"), *nodes], edges=[about(each.id, "p0", 0.5) for each in nodes]))
+    world.write(WriteBatch(nodes=[*put_people("User"), *nodes], edges=[about(each.id, "p0", 0.5) for each in nodes]))
     assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
     monkeypatch.setattr(recaller, "_JUDGE_BATCH_SIZE", 10)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 60
@@ -405,7 +407,7 @@ def test_graph_mode_filter_reaches_all_memories_of_hub(world: World, monkeypatch
 
 
 def test_ambiguous_name_and_invalid_date_are_rejected(world: World) -> None:
-    world.write(WriteBatch(nodes=[*people("Ann", "ann"), memory("m1", "fox")]))
+    world.write(WriteBatch(nodes=[*put_people("Ann", "ann"), memory("m1", "fox")]))
     with pytest.raises(Conflict, match="name of 2 entities"):
         world.recall(entity="ANN")
     for field in ("after_date", "before_date"):
@@ -415,7 +417,7 @@ def test_ambiguous_name_and_invalid_date_are_rejected(world: World) -> None:
 
 
 def test_importance_breaks_ties_in_recall(world: World) -> None:
-    created = ago(1)
+    created = time_ago(1)
     importance = (None, None, 1.0, None)
     nodes = [memory(f"m{at}", "fox", importance=each, created_at=created) for at, each in enumerate(importance)]
     world.write(WriteBatch(nodes=nodes))
@@ -467,10 +469,10 @@ def test_expand_boosts_neighbours_of_best_hits(world: World) -> None:
     nodes = [memory(key, texts[key], layer=layer) for key, layer in layers.items()]
     nodes += [
         memory("faded", "bygone", layer=2, confidence=0.01),
-        memory("void", "gone", ended="forgotten", valid_from=ago(9), valid_to=ago(9)),
-        memory("later", "to come", layer=2, valid_from=ago(-9)),
+        memory("void", "gone", ended="forgotten", valid_from=time_ago(9), valid_to=time_ago(9)),
+        memory("later", "to come", layer=2, valid_from=time_ago(-9)),
         memory("again", "Technical skills: experienced with Haskell!", layer=2, confidence=0.5),
-        *people("Ann"),
+        *put_people("Ann"),
     ]
     tree = [("functional", "domain"), ("haskell", "functional"), ("talk", "haskell")]
     tree += [(child, "functional") for child in ("erlang", "faded", "void", "later")]
@@ -513,14 +515,14 @@ SAID = {
 }
 
 
-def talk(**fields: dict[str, Any]) -> WriteBatch:
+def put_conversation(**fields: dict[str, Any]) -> WriteBatch:
     nodes = [memory(key, said, layer=3, **fields.get(key, {})) for key, said in SAID.items()]
     edges = [EdgePut(0, (*pair, "next"), 1.0) for pair in (("t1", "t2"), ("t2", "t3"), ("u1", "u2"))]
     return WriteBatch(nodes=nodes, edges=edges)
 
 
 def test_conversation_turns_are_found_by_context(world: World) -> None:
-    sequence = world.write(talk())
+    sequence = world.write(put_conversation())
     asked: dict[str, Any] = {"query": "which instrument did Bob buy", "explain": True}
     assert world.found("instrument", mode="keyword") == ["t1"]
     for expand in (False, True):
@@ -533,7 +535,7 @@ def test_conversation_turns_are_found_by_context(world: World) -> None:
 
 
 def test_filtered_turns_are_not_boosted(world: World) -> None:
-    world.write(talk(t2={"tags": ("red",)}, t3={"confidence": 0.01}))
+    world.write(put_conversation(t2={"tags": ("red",)}, t3={"confidence": 0.01}))
     asked: dict[str, Any] = {"query": "which instrument did Bob buy", "expand": True, "explain": True}
     hits = {hit.id: hit for hit in world.recall(**asked).hits}
     assert hits["t2"].via == "t1"
@@ -564,9 +566,9 @@ def test_hub_boosts_nothing_and_only_nearest_children_are_boosted(world: World) 
 
 
 def test_superseded_memories_on_request_and_token_budget(world: World) -> None:
-    bounds = {"valid_from": ago(300), "valid_to": ago(100)}
+    bounds = {"valid_from": time_ago(300), "valid_to": time_ago(100)}
     then = memory("paris", "fox lives in paris", ended="superseded", belongs_to="home", **bounds)
-    world.write(WriteBatch(nodes=[then, memory("home", "fox lives in berlin", valid_from=ago(100))]))
+    world.write(WriteBatch(nodes=[then, memory("home", "fox lives in berlin", valid_from=time_ago(100))]))
     for mode in ("keyword", "semantic", "hybrid"):
         asked: dict[str, Any] = {"query": "fox lives in", "mode": mode, "min_similarity": 0.1}
         plain = world.recall(valid_at="any", **asked).hits

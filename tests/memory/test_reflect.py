@@ -29,7 +29,7 @@ def run(place: Place, name: str, **wanted: object) -> Reflection:
     return reflect(place.graph(name), ReflectRequest(**wanted))  # type: ignore[arg-type]
 
 
-def filled(place: Place, name: str) -> None:
+def put_topics(place: Place, name: str) -> None:
     """Store concepts for four topics, and facts on six; ids begin with their topic."""
     concepts = [memory(topic, topic, "concept", layer=1) for topic in GIVEN]
     facts = [
@@ -40,7 +40,7 @@ def filled(place: Place, name: str) -> None:
 
 
 def test_certain_memories_are_placed_and_others_proposed(place: Place, store: str) -> None:
-    filled(place, store)
+    put_topics(place, store)
     before = exported(place.graph(store))
     dry = run(place, store, dry_run=True)
     assert exported(place.graph(store)) == before
@@ -74,7 +74,7 @@ def test_certain_memories_are_placed_and_others_proposed(place: Place, store: st
 
 
 def test_proposal_is_decided_only_once(place: Place, store: str) -> None:
-    filled(place, store)
+    put_topics(place, store)
     before = exported(place.graph(store))
     done = run(place, store, threshold=0.9)
     concept, refused, *_ = (each for each in done.proposals if each.kind == "concept")

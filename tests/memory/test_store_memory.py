@@ -63,7 +63,7 @@ def put(store: World, content: str, **fields: Any) -> StoredMemory:
     return store_memory.store_memory(store.graph, StoreMemoryRequest(content=content, **fields)).result(PATIENCE)
 
 
-def got(store: World, memory_id: str, *, touch: bool = False) -> Memory:
+def read_memory(store: World, memory_id: str, *, touch: bool = False) -> Memory:
     return store_memory.get_memory(store.graph, MemoryRequest(memory_id=memory_id, touch=touch))
 
 
@@ -90,7 +90,7 @@ def test_new_memory_has_requested_fields(store: World) -> None:
         valid_from="2026-01-01T00:00:00Z",
     )
     assert stored.outcome == "created"
-    memory = got(store, stored.id)
+    memory = read_memory(store, stored.id)
     assert (memory.content, memory.memory_type, memory.tags) == (DARK, "preference", ["ui"])
     assert (memory.confidence, memory.importance, memory.source, memory.context) == (1.0, 0.75, "chat", "at lunch")
     assert memory.metadata == {"a": [2], "b": 1}
@@ -120,7 +120,7 @@ def test_other_word_forms_are_merged_as_absorbed(store: World) -> None:
     assert absorbed.extras is not None
     assert (absorbed.content, absorbed.extras.ended) == ("User likes the dark mode!", "merged")
     assert absorbed.extras.belongs_to == first.id
-    assert got(store, absorbed.id).id == first.id
+    assert read_memory(store, absorbed.id).id == first.id
     assert active(store) == ["The user likes dark modes"]
 
 
@@ -189,7 +189,7 @@ def test_deduplication_within_batch_and_group_commit(store: World) -> None:
     found = [each.result(PATIENCE) for each in waiting]
     assert len({each.id for each in found}) == 1
     assert sorted(each.outcome for each in found) == ["created"] + ["duplicate"] * 4
-    assert got(store, found[0].id).access_count == 4
+    assert read_memory(store, found[0].id).access_count == 4
     assert [row.type for row in all_rows(store).values() if row.id == "Zoe"] == ["unknown"]
 
 
@@ -211,7 +211,7 @@ def test_caller_supplied_id(store: World) -> None:
         store.graph, CreateEntitiesRequest(entities=[EntityInput(name="Plain", entity_type="note")])
     ).result(PATIENCE)
     assert put(store, "it becomes one", memory_id="Plain").outcome == "created"
-    assert got(store, "Plain").content == "it becomes one"
+    assert read_memory(store, "Plain").content == "it becomes one"
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_invalid_memory_is_rejected_without_write(store: World, wrong: dict[str,
 def test_reading_reinforces_the_stored_confidence(store: World) -> None:
     old = put(store, DARK, created_at=before(days=15), confidence=0.8)
     assert old.effective_confidence == pytest.approx(0.8 * 0.5**0.5, abs=0.002)
-    assert got(store, old.id, touch=True).confidence == pytest.approx(0.9)
-    again = got(store, old.id)
+    assert read_memory(store, old.id, touch=True).confidence == pytest.approx(0.9)
+    again = read_memory(store, old.id)
     assert again.effective_confidence == pytest.approx(0.9, abs=0.002)
     assert (again.access_count, again.version) == (1, old.version)
 
@@ -293,7 +293,7 @@ def entities(store: World, *wanted: EntityInput) -> list[tuple[str, str]]:
     return [(each.id, each.outcome) for each in done.entities]
 
 
-def related(store: World, *wanted: tuple[str, str, str], **fields: Any) -> None:
+def relate_names(store: World, *wanted: tuple[str, str, str], **fields: Any) -> None:
     relations = [RelationInput(source=s, target=t, relation_type=r, **fields) for s, r, t in wanted]
     named.create_relations(store.graph, CreateRelationsRequest(relations=relations)).result(PATIENCE)
 
@@ -330,7 +330,7 @@ def test_merged_entity_is_found_by_both_names(store: World) -> None:
 
 
 def test_relations_by_name_and_entity_graph(store: World) -> None:
-    related(store, ("A", "uses", "B"), ("A", "uses", "C"), ("B", "uses", "D"), strength=0.8)
+    relate_names(store, ("A", "uses", "B"), ("A", "uses", "C"), ("B", "uses", "D"), strength=0.8)
     put(store, "about B", entity_names=["b"])
     near = named.entity_graph(store.graph, EntityGraphRequest(entity_id="a", touch=False))
     assert [(node.id, node.depth) for node in near.nodes] == [("A", 0), ("B", 1), ("C", 1)]
@@ -345,7 +345,7 @@ def test_relations_by_name_and_entity_graph(store: World) -> None:
 
 
 def test_repeated_relation_is_updated(store: World) -> None:
-    related(store, ("A", "uses", "B"))
+    relate_names(store, ("A", "uses", "B"))
     wanted = CreateRelationsRequest(
         relations=[RelationInput(source="a", target="B", relation_type="uses", strength=0.9, context="x")]
     )
@@ -363,7 +363,7 @@ def test_repeated_relation_is_updated(store: World) -> None:
 def test_delete_entities_keeps_memories_unless_cascade(store: World) -> None:
     put(store, "about both", entity_names=["A", "B"])
     put(store, "about A", entity_names=["A"])
-    related(store, ("A", "knows", "B"))
+    relate_names(store, ("A", "knows", "B"))
     dry = DeleteEntitiesRequest(entity_names=["a", "nobody"], cascade_memories=True, dry_run=True)
     told = named.delete_entities(store.graph, dry).result(PATIENCE)
     assert (told.count, told.memories_deleted, told.memories_shared, told.relations_deleted) == (1, 2, 1, 1)

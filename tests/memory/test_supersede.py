@@ -62,13 +62,13 @@ def graph(place: StorePool, store: str) -> Graph:
     return graph_of(place, store)
 
 
-def retained(graph: Graph, content: str, **wanted: Any) -> RetainAnswer:
+def retain_text(graph: Graph, content: str, **wanted: Any) -> RetainAnswer:
     return retain.retain(graph, RetainRequest(content=content, **wanted)).result(PATIENCE)
 
 
-def told(graph: Graph, content: str, **wanted: Any) -> RetainOperation:
+def retain_operation(graph: Graph, content: str, **wanted: Any) -> RetainOperation:
     """Retain a text; return the operation on the memory itself."""
-    return next(each for each in retained(graph, content, **wanted).operations if each.type != "link")
+    return next(each for each in retain_text(graph, content, **wanted).operations if each.type != "link")
 
 
 def versions(graph: Graph, memory: str) -> list[EntityVersion]:
@@ -84,16 +84,20 @@ def true_at(graph: Graph, moment: str | None) -> dict[str, str]:
     return found
 
 
-def homes(graph: Graph) -> None:
-    told(graph, "Alice lives in Berlin.", entity_id="home", valid_from="2022-01-01T00:00:00Z", entities=ALICE)
-    told(graph, "Alice lives in London.", entity_id="home", valid_from="2025-01-01T00:00:00Z", entities=ALICE)
+def put_home_versions(graph: Graph) -> None:
+    retain_operation(
+        graph, "Alice lives in Berlin.", entity_id="home", valid_from="2022-01-01T00:00:00Z", entities=ALICE
+    )
+    retain_operation(
+        graph, "Alice lives in London.", entity_id="home", valid_from="2025-01-01T00:00:00Z", entities=ALICE
+    )
     late = {"valid_from": "2019-01-01T00:00:00Z", "valid_to": "2021-01-01T00:00:00Z"}
-    told(graph, "Alice lives in Madrid.", entity_id="home", entities=ALICE, **late)
+    retain_operation(graph, "Alice lives in Madrid.", entity_id="home", entities=ALICE, **late)
 
 
 def test_valid_time_reads_work_without_history(graph: Graph) -> None:
-    homes(graph)
-    done = told(graph, "Alice lives in London, England.", entity_id="home", update="correct")
+    put_home_versions(graph)
+    done = retain_operation(graph, "Alice lives in London, England.", entity_id="home", update="correct")
     assert (done.type, done.memory_id) == ("update", "home")
     found = versions(graph, "home")
     assert [(each.id, each.content.split()[3][:6], each.valid_from, each.valid_to) for each in found] == [
@@ -120,12 +124,12 @@ def test_valid_time_reads_work_without_history(graph: Graph) -> None:
     assert store_memory.get_memory(graph, MemoryRequest(memory_id="home@1")).access_count == 0
     for wanted in ({"supersedes": "home@1"}, {"supersedes": "home", "entity_id": "x"}):
         with pytest.raises((Conflict, InvalidInput)):
-            told(graph, "x", **wanted)
+            retain_operation(graph, "x", **wanted)
     with pytest.raises(NotFound):
         store_memory.update_memory(graph, UpdateMemoryRequest(memory_id="home@1", content="x")).result(PATIENCE)
     # A repeated statement creates no version and is not merged into a former one.
-    assert told(graph, "Alice lives in London, England.", entity_id="home").type == "noop"
-    assert told(graph, "Alice lives in Berlin.").type == "create"
+    assert retain_operation(graph, "Alice lives in London, England.", entity_id="home").type == "noop"
+    assert retain_operation(graph, "Alice lives in Berlin.").type == "create"
     # Deletion includes all versions.
     store_memory.delete_memory(graph, MemoryId(memory_id="home")).result(PATIENCE)
     assert [*true_at(graph, "2020-01-01T00:00:00Z").values()] == ["Alice lives in Berlin."]
@@ -133,18 +137,18 @@ def test_valid_time_reads_work_without_history(graph: Graph) -> None:
         versions(graph, "home")
 
 
-def by_node(graph: Graph) -> None:
+def delete_by_node(graph: Graph) -> None:
     assert mutations.delete_node(graph, NodeId(node_id="home")).result(PATIENCE).edges_deleted == 5
 
 
-def by_filter(graph: Graph) -> None:
+def delete_by_filter(graph: Graph) -> None:
     wanted = DeleteNodesRequest(types=["fact"], limit=1)
     foretold = reading.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
     done = reading.delete_nodes(graph, wanted).result(PATIENCE)
     assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
 
 
-def by_statement(graph: Graph) -> None:
+def delete_by_statement(graph: Graph) -> None:
     query = "MATCH (n:Entity {id: 'home'}) DETACH DELETE n"
     changes = write_transaction.run(graph, CypherRequest(query=query, mode="write")).changes
     assert changes is not None
@@ -160,12 +164,12 @@ def delete_with_another_version(graph: Graph) -> None:
     gone.result(PATIENCE)
 
 
-@pytest.mark.parametrize("delete", [by_node, by_filter, by_statement, delete_with_another_version])
+@pytest.mark.parametrize("delete", [delete_by_node, delete_by_filter, delete_by_statement, delete_with_another_version])
 @pytest.mark.parametrize("is_large", [False, True])
 def test_deletion_includes_former_versions(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, delete: Callable[[Graph], None], *, is_large: bool
 ) -> None:
-    homes(graph)
+    put_home_versions(graph)
     if is_large:
         monkeypatch.setattr(bulk_delete, "MIN_BULK_DELETE_ROWS", 1)
     with graph.lease() as store:
@@ -184,7 +188,7 @@ def test_deletion_includes_former_versions(
 
 
 def test_overlapping_validity_is_rejected(graph: Graph) -> None:
-    homes(graph)
+    put_home_versions(graph)
 
     def changed(**wanted: Any) -> None:
         store_memory.update_memory(graph, UpdateMemoryRequest(memory_id="home", **wanted)).result(PATIENCE)
@@ -193,14 +197,14 @@ def test_overlapping_validity_is_rejected(graph: Graph) -> None:
         with pytest.raises(Conflict, match=r"'home@\d' is valid from 20"):
             changed(**wanted)
         with pytest.raises(Conflict, match="former version"):
-            told(graph, "Alice lives in London.", entity_id="home", update="correct", **wanted)
+            retain_operation(graph, "Alice lives in London.", entity_id="home", update="correct", **wanted)
     # Between two former versions, and after them.
     changed(valid_from="2021-02-01T00:00:00Z", valid_to="2021-11-01T00:00:00Z")
     with pytest.raises(Conflict, match="'home@1' is valid from 2022-01-01"):
         changed(valid_to="2022-02-01T00:00:00Z")
     changed(valid_to="2022-01-01T00:00:00Z", valid_from="2021-01-01T00:00:00Z")
     assert true_at(graph, "2021-06-01T00:00:00Z") == {"home": "Alice lives in London."}
-    told(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
+    retain_operation(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
 
 
 def retain_concurrently(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
@@ -270,7 +274,7 @@ def test_fact_order_does_not_change_result(
         assert [each.id for each in told_of][-1].startswith(f"{subject}@")
 
 
-def batch(graph: Graph, *items: dict[str, Any]) -> RetainedBatch:
+def retain_items(graph: Graph, *items: dict[str, Any]) -> RetainedBatch:
     request = msgspec.convert({"items": items}, RetainBatchRequest)
     return retain.retain_batch(graph, request).result(PATIENCE)
 
@@ -297,7 +301,7 @@ def test_batch_equals_sequential_retains(place: StorePool, store: str) -> None:
     for each in items[:3]:
         each["entities"] = [{"name": "Alice", "entity_type": "person"}]
     one, other = (graph_of(place, f"{store}-{name}") for name in ("one", "other"))
-    done = batch(one, *items)
+    done = retain_items(one, *items)
     assert [{step.type for step in each.operations} for each in done.results] == [
         {step.type for step in retain.retain(other, msgspec.convert(each, RetainRequest)).result(PATIENCE).operations}
         for each in items
@@ -341,39 +345,41 @@ def test_batch_is_atomic_and_reports_fault_position(graph: Graph) -> None:
         ({"content": [{"content": "x"}] * 1_000}, InvalidInput, "items: contain 1,001 texts and messages"),
     ):
         with pytest.raises(kind, match=re.escape(said)):
-            batch(graph, fine, wanted)
-    assert batch(graph, fine).results[0].operations[0].type == "create"
+            retain_items(graph, fine, wanted)
+    assert retain_items(graph, fine).results[0].operations[0].type == "create"
 
 
 def test_adjacent_and_equal_bounds(graph: Graph) -> None:
     # A fact with the same start replaces the other: a version of zero length would never be valid.
-    told(graph, "a", entity_id="m", valid_from="2020-01-01T00:00:00Z")
-    assert told(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "update"
+    retain_operation(graph, "a", entity_id="m", valid_from="2020-01-01T00:00:00Z")
+    assert retain_operation(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "update"
     assert [each.content for each in versions(graph, "m")] == ["b"]
-    assert told(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "noop"
+    assert retain_operation(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "noop"
     # An end in the future, then an earlier one; a late fact without end ends where the next begins.
-    told(graph, "c", entity_id="m", valid_from="2021-01-01T00:00:00Z", valid_to="2099-01-01T00:00:00Z")
-    told(graph, "d", entity_id="m", valid_from="2023-01-01T00:00:00Z")
-    told(graph, "e", entity_id="m", valid_from="2022-01-01T00:00:00Z")
+    retain_operation(graph, "c", entity_id="m", valid_from="2021-01-01T00:00:00Z", valid_to="2099-01-01T00:00:00Z")
+    retain_operation(graph, "d", entity_id="m", valid_from="2023-01-01T00:00:00Z")
+    retain_operation(graph, "e", entity_id="m", valid_from="2022-01-01T00:00:00Z")
     found = [(each.content, each.valid_from and each.valid_from[:4], each.valid_to and each.valid_to[:4])
              for each in versions(graph, "m")]  # fmt: skip
     assert found == [("b", "2020", "2021"), ("c", "2021", "2022"), ("e", "2022", "2023"), ("d", "2023", None)]
     # The head has no known start: a past fact was valid before it.
-    told(graph, "now here", entity_id="n")
-    told(graph, "was there", entity_id="n", valid_from="2019-01-01T00:00:00Z", valid_to="2021-01-01T00:00:00Z")
+    retain_operation(graph, "now here", entity_id="n")
+    retain_operation(
+        graph, "was there", entity_id="n", valid_from="2019-01-01T00:00:00Z", valid_to="2021-01-01T00:00:00Z"
+    )
     assert [each.content for each in versions(graph, "n")] == ["was there", "now here"]
     assert true_at(graph, "2020-01-01T00:00:00Z")["n"] == "was there"
     assert true_at(graph, None)["n"] == "now here"
     # Head and version share a commit: their ids stay distinct, also when the head is superseded.
-    told(graph, "and now", entity_id="n")
+    retain_operation(graph, "and now", entity_id="n")
     ids = [each.id for each in versions(graph, "n")]
     assert len({*ids}) == 3
     with pytest.raises(InvalidInput):
-        told(graph, "x", entity_id="n", valid_from="2024-01-01T00:00:00Z", valid_to="2024-01-01T00:00:00Z")
+        retain_operation(graph, "x", entity_id="n", valid_from="2024-01-01T00:00:00Z", valid_to="2024-01-01T00:00:00Z")
     with pytest.raises(Conflict):
-        told(graph, "never", entity_id="n", update="never")
+        retain_operation(graph, "never", entity_id="n", update="never")
     with pytest.raises(NotFound):
-        told(graph, "missing", supersedes="nobody")
+        retain_operation(graph, "missing", supersedes="nobody")
 
 
 def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: Graph) -> None:
@@ -384,7 +390,7 @@ def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: Graph) -
         with pytest.raises(InvalidInput):
             store_memory.store_memory(graph, wanted)
     store_memory.store_memory(graph, StoreMemoryRequest(content="x", memory_id="ann@home")).result(PATIENCE)
-    first = told(graph, "zero", entity_id="m")
+    first = retain_operation(graph, "zero", entity_id="m")
     assert first.type == "create"
     waiting = [retain.retain(graph, RetainRequest(content=f"state {at}", supersedes="m")) for at in range(5)]
     assert {each.operations[0].type for each in (one.result(PATIENCE) for one in waiting)} == {"update"}
@@ -398,9 +404,9 @@ def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: Graph) -
 
 def test_entities_follow_superseded_text(graph: Graph) -> None:
     for name in ("Berlin", "London"):
-        retained(graph, f"{name} is a city.", entities=[AssociatedEntity(name=name, entity_type="location")])
-    told(graph, "Alice lives in Berlin.", entity_id="home", entities=ALICE)
-    done = retained(graph, "She moved to London.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
+        retain_text(graph, f"{name} is a city.", entities=[AssociatedEntity(name=name, entity_type="location")])
+    retain_operation(graph, "Alice lives in Berlin.", entity_id="home", entities=ALICE)
+    done = retain_text(graph, "She moved to London.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
     assert [(each.type, each.content) for each in done.operations] == [
         ("update", "She moved to London."),
         ("link", "London"),
@@ -412,7 +418,7 @@ def test_entities_follow_superseded_text(graph: Graph) -> None:
 
 
 def test_forget_single_version(graph: Graph) -> None:
-    homes(graph)
+    put_home_versions(graph)
     done = forget.forget(graph, ForgetRequest(entity_id="home@1")).result(PATIENCE)
     assert (done.memories_removed, done.ids) == (1, ["home@1"])
     assert [each.content.split()[3] for each in versions(graph, "home")] == ["Madrid.", "London."]

@@ -48,13 +48,13 @@ def run(place: Place, store: str, **wanted: object) -> ConsolidationReport:
     return consolidate(place.graph(store), ConsolidateRequest(**wanted))  # type: ignore[arg-type]
 
 
-def hooks(place: Place, name: str) -> None:
+def put_duplicates(place: Place, name: str) -> None:
     with place.pool.lease(name, create=True) as store:
         put(store, [memory(f"m{at}", text, created_at=NOW + at, tags=(f"t{at}",)) for at, text in enumerate(HOOKS)])
 
 
 def test_consolidate_merges_duplicates(place: Place, store: str) -> None:
-    hooks(place, store)
+    put_duplicates(place, store)
     done = run(place, store)
     assert (done.clusters_found, done.memories_merged, done.near_checked) == (1, 4, True)
     assert done.clusters[0].primary == "m0"
@@ -74,7 +74,7 @@ def test_consolidate_merges_duplicates(place: Place, store: str) -> None:
 
 
 def test_dry_run_writes_nothing_and_plan_is_applied_exactly(place: Place, store: str) -> None:
-    hooks(place, store)
+    put_duplicates(place, store)
     before = exported(place.graph(store))
     plan = run(place, store, dry_run=True)
     assert exported(place.graph(store)) == before
@@ -86,7 +86,7 @@ def test_dry_run_writes_nothing_and_plan_is_applied_exactly(place: Place, store:
 
 
 def test_outdated_plan_is_rejected_with_changed_ids(place: Place, store: str) -> None:
-    hooks(place, store)
+    put_duplicates(place, store)
     plan = run(place, store, dry_run=True)
     with place.pool.lease(store) as leased:
         put(leased, [memory("m3", "Something else")])
@@ -115,7 +115,7 @@ def relations() -> list[EdgePut]:
     ]
 
 
-def related(place: Place, name: str) -> None:
+def put_related(place: Place, name: str) -> None:
     with place.pool.lease(name, create=True) as store:
         others = [memory(each, f"Thing {each}", "concept", created_at=NOW) for each in "xyzpqc"]
         own = {"source": "chat", "n": 1}
@@ -135,7 +135,7 @@ def related(place: Place, name: str) -> None:
 
 
 def test_primary_takes_over_relations_metadata_and_tags(place: Place, store: str) -> None:
-    related(place, store)
+    put_related(place, store)
     assert run(place, store, types=["observation"]).memories_merged == 2
     with place.pool.lease(store) as leased, leased.reading() as rows:
         out = {(row.target, row.relation_type): row.weight for row in rows.outgoing("m0")}
@@ -156,7 +156,7 @@ def test_primary_takes_over_relations_metadata_and_tags(place: Place, store: str
     "chosen", [{}, {"history": "none"}, {"conflict_policy": "manual"}, {"kind_whitelist": ("observation", "concept")}]
 )
 def test_undo_restores_store(place: Place, store: str, chosen: dict[str, Any]) -> None:
-    related(place, store)
+    put_related(place, store)
     with place.pool.lease(store) as leased:
         leased.change_settings(lambda settings: msgspec.structs.replace(settings, **chosen))
     of = place.graph(store)
@@ -194,7 +194,7 @@ def test_undo_of_related_clusters(place: Place, store: str) -> None:
 
 
 def test_undo_conflicts_with_later_changes(place: Place, store: str) -> None:
-    related(place, store)
+    put_related(place, store)
     of = place.graph(store)
     done = run(place, store, types=["observation"])
     with place.pool.lease(store) as leased:
@@ -394,7 +394,7 @@ def test_letter_vectors_are_not_used_for_merging(tmp_path: Path) -> None:
 
 
 def test_absorbed_id_redirects_to_primary(place: Place, store: str) -> None:
-    hooks(place, store)
+    put_duplicates(place, store)
     run(place, store)
     found = node_of(place.graph(store), "m3")
     assert (found.node.id, found.redirected_from) == ("m0", "m3")
@@ -410,7 +410,7 @@ def test_many_equal_memories_are_merged(place: Place, store: str) -> None:
 
 
 def test_type_whitelist_allows_run_nodes(place: Place, store: str) -> None:
-    hooks(place, store)
+    put_duplicates(place, store)
     with place.pool.lease(store) as leased:
         kinds = ("observation",)
         leased.change_settings(lambda settings: msgspec.structs.replace(settings, kind_whitelist=kinds))

@@ -49,7 +49,7 @@ def hurried() -> Iterator[None]:
 
 
 @contextmanager
-def asking(service: Service, data: Path, **options: Any) -> Generator[Served]:
+def extracting_server(service: Service, data: Path, **options: Any) -> Generator[Served]:
     """Return a server that extracts from every text."""
     words = {"llm_timeout": PATIENCE, "memory_extract": True, **service.options, **options}
     with serving(data, **words) as found:
@@ -58,14 +58,17 @@ def asking(service: Service, data: Path, **options: Any) -> Generator[Served]:
 
 @pytest.fixture(scope="module")
 def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with asking(model, tmp_path_factory.mktemp("extracted") / "data") as found:
+    with extracting_server(model, tmp_path_factory.mktemp("extracted") / "data") as found:
         yield found
 
 
 @pytest.fixture
 def alone(service: Service, tmp_path: Path) -> Iterator[httpx.Client]:
     """Yield a client of a fresh server without learned request forms or counts."""
-    with asking(service, tmp_path / "data") as there, httpx.Client(base_url=there.url, timeout=PATIENCE) as client:
+    with (
+        extracting_server(service, tmp_path / "data") as there,
+        httpx.Client(base_url=there.url, timeout=PATIENCE) as client,
+    ):
         yield client
 
 
@@ -138,7 +141,10 @@ def test_text_is_extracted_once_despite_model_failures(service: Service, http: h
 
 @pytest.mark.parametrize("behaviour", LATE)
 def test_model_timeout_is_retried(service: Service, tmp_path: Path, behaviour: str) -> None:
-    with asking(service, tmp_path / "data", llm_timeout=0.5) as there, httpx.Client(base_url=there.url) as http:
+    with (
+        extracting_server(service, tmp_path / "data", llm_timeout=0.5) as there,
+        httpx.Client(base_url=there.url) as http,
+    ):
         assert_extracted_once(service, http, LATE[behaviour])
 
 
@@ -274,14 +280,20 @@ def test_concepts_are_not_extracted_and_become_parents(service: Service, http: h
 
 def test_daily_token_budget(service: Service, tmp_path: Path) -> None:
     service.usually = says(tokens=6_000)
-    with asking(service, tmp_path / "data", llm_daily_tokens=10_000) as there, httpx.Client(base_url=there.url) as http:
+    with (
+        extracting_server(service, tmp_path / "data", llm_daily_tokens=10_000) as there,
+        httpx.Client(base_url=there.url) as http,
+    ):
         retain(http, "One text.")
         retain(http, "Two texts.")
         found = awaited(lambda: (found := extraction(http))["error"] and found)
         assert (found["extracted"], found["waiting"], found["failures"]) == (1, 1, 0)
         assert 6_000 <= found["tokens_today"] < 10_000
         assert len(service.asked) == 1
-    with asking(service, tmp_path / "data", llm_daily_tokens=10_000) as there, httpx.Client(base_url=there.url) as http:
+    with (
+        extracting_server(service, tmp_path / "data", llm_daily_tokens=10_000) as there,
+        httpx.Client(base_url=there.url) as http,
+    ):
         awaited(lambda: extraction(http)["error"])
         assert len(service.asked) == 1
 
@@ -345,7 +357,7 @@ def test_changed_text_is_extracted_again_but_not_changed_tags(service: Service, 
 def test_extraction_resumes_when_store_reopens(service: Service, tmp_path: Path) -> None:
     options = {"llm_timeout": 600.0, "max_open_stores": 1}
     with (
-        asking(service, tmp_path / "data", **options) as there,
+        extracting_server(service, tmp_path / "data", **options) as there,
         httpx.Client(base_url=there.url, timeout=PATIENCE) as http,
     ):
         service.script.append(hangs)
