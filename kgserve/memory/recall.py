@@ -311,10 +311,10 @@ class MemoryRecall:
     def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
         """Return the hits and their neighbours that pass the filters."""
         near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
-        beside = NeighbourBoosts(self.searched.reader, self._about, near)
+        neighbours = NeighbourBoosts(self.searched.reader, self._about, near)
         # Turns of a conversation already share scores in hybrid mode.
         apart = (RELATION_NEXT,) if self._request.mode == "hybrid" else ()
-        gifts = [*beside.gifts([each.id for each in ranked[:MAX_GIVERS]], apart)]
+        gifts = [*neighbours.gifts([each.id for each in ranked[:MAX_GIVERS]], apart)]
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}
         own = self._own_scores([key for key in takers if key not in found])

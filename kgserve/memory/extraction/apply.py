@@ -213,9 +213,9 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _ExtractionContext,
         source = ahead.node(shown.source.id)
         if source is None or not is_text(source) or _was_written(ahead, shown.source):
             return WriteBatch()
-        made, held = _build_draft(ahead, compared_facts, store, shown, items)
+        draft, held = _build_draft(ahead, compared_facts, store, shown, items)
         kept.extend(held)
-        return made.batch()
+        return draft.batch()
 
     cost = sum(len(put.content) + 1_000 for put in compared_facts.puts) + 1_000 * len(items)
     try:

@@ -447,10 +447,10 @@ class Ledger:
         """Commit up to which new memories were queued."""
         return self._read_number("SELECT sequence FROM cursor")
 
-    def note(self, new: Iterable[tuple[str, int]], gone: Iterable[str], sequence: int) -> None:
+    def note(self, new: Iterable[tuple[str, int]], deleted: Iterable[str], sequence: int) -> None:
         """Queue memories with their commits, remove deleted ones, and advance to `sequence`."""
         with self._transaction() as transaction:
-            transaction.executemany("DELETE FROM waiting WHERE id = ?", ((each,) for each in gone))
+            transaction.executemany("DELETE FROM waiting WHERE id = ?", ((each,) for each in deleted))
             transaction.executemany(_INSERT_WAITING, new)
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
 
