@@ -332,8 +332,8 @@ class _ForgetTargets:
         for node_id in ids:
             known = self._in_history(node_id)
             row = present.get(node_id)
-            made = row.sequence if row is not None and row.version == 1 else 0
-            first = min(first, made if row is not None and known[1] == FOREVER else known[1])
+            created = row.sequence if row is not None and row.version == 1 else 0
+            first = min(first, created if row is not None and known[1] == FOREVER else known[1])
             former |= dict.fromkeys(each for each in known[0] if each not in present)
             if not known[0] and node_id not in present and node_id in self._in_journal:
                 former[node_id], first = None, 0

@@ -139,7 +139,7 @@ def _build_page(
         page = memories.listed(wanted, start.sort, place, limit, also)
         found = rows.nodes(page.ids)
         if len(found) != len(page.ids) or not all(row.is_memory for row in found.values()):
-            raise MemoriesDamaged("it names a memory that is not there")
+            raise MemoriesDamaged("it refers to a missing memory")
         cursor = None if page.next is None else _encode_cursor(_Cursor(start.sort, start.now, *page.next))
         return MemoryPage(
             memories=to_memories(store, rows, [*found.values()], now_in_microseconds()), next_cursor=cursor
@@ -173,7 +173,7 @@ def list_entities(graph: Graph, request: EntitiesQuery) -> EntityPage:
             page = memories.entities(types, request.name, after, request.limit)
             found = rows.nodes(page.ids)
             if len(found) != len(page.ids):
-                raise MemoriesDamaged("it names an entity that is not there")
+                raise MemoriesDamaged("it refers to a missing entity")
             entities = [NamedEntity(**entity_fields(row)) for row in found.values()]
             return EntityPage(entities=entities, next_cursor=None if page.next is None else _encode_cursor(page.next))
 
@@ -200,7 +200,7 @@ def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
             page = memories.relations(wanted, after, request.limit)
             found = rows.edges(page.keys)
             if len(found) != len(page.keys):
-                raise MemoriesDamaged("it names a relation that is not there")
+                raise MemoriesDamaged("it refers to a missing relation")
             relations = shown_relations(store, rows, [*found.values()])
             return RelationPage(
                 relations=relations, next_cursor=None if page.next is None else _encode_cursor(page.next)

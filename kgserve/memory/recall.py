@@ -2,7 +2,7 @@
 
 The indexes apply the filters that they know. The remaining ones, above all confidence, are applied to the hits, of
 which more are requested than are wanted. If too few pass, for example because confidence near the query has decayed,
-the memory index lists the memories that pass, and the search indexes search among those. The result is then exact.
+the memory index lists those that pass. The search indexes then search among them only, so the result is exact.
 """
 
 from __future__ import annotations
@@ -311,10 +311,10 @@ class MemoryRecall:
     def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
         """Return the hits and their neighbours that pass the filters."""
         near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
-        beside = NeighbourBoosts(self.searched.reader, self._about, near)
+        neighbours = NeighbourBoosts(self.searched.reader, self._about, near)
         # Turns of a conversation already share scores in hybrid mode.
         apart = (RELATION_NEXT,) if self._request.mode == "hybrid" else ()
-        gifts = [*beside.gifts([each.id for each in ranked[:MAX_GIVERS]], apart)]
+        gifts = [*neighbours.gifts([each.id for each in ranked[:MAX_GIVERS]], apart)]
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}
         own = self._own_scores([key for key in takers if key not in found])

@@ -661,8 +661,12 @@ class _RunUndo:
                     self._delete_concept(rows, memory, nodes)
                     continue
                 key = (memory, mark.parent, CHILD_OF) if mark.parent else (memory, mark.against, CONTRADICTS)
-                there = rows.edge(key)
-                if there is not None and there.extras is not None and there.extras.created_by == _REFLECTION_AUTHOR:
+                existing = rows.edge(key)
+                if (
+                    existing is not None
+                    and existing.extras is not None
+                    and existing.extras.created_by == _REFLECTION_AUTHOR
+                ):
                     edges.append(key)
                     self.undone.append(memory)
                 else:

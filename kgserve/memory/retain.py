@@ -122,15 +122,15 @@ def _retain(
     faults.raise_any()
     checked = plan.checked(faults)
     faults.raise_any()
-    made: list[RetainDeduplicator] = []
+    deduplicators: list[RetainDeduplicator] = []
 
     def make(ahead: PendingState, recent: RecentVectors) -> Deduplicator:
-        made.append(RetainDeduplicator(ahead, recent, plan))
-        return made[0]
+        deduplicators.append(RetainDeduplicator(ahead, recent, plan))
+        return deduplicators[0]
 
     def report(done: StoredTogether) -> A:
         similar = iter(done.similar)
-        operations = _operations(done.store, made[0].steps, done.sequence)
+        operations = _operations(done.store, deduplicators[0].steps, done.sequence)
         own = ([each for one in islice(similar, len(item.turns) or 1) for each in one] for item in plan.items)
         return answer(
             done,

@@ -1,4 +1,4 @@
-"""What turns of a conversation have of each other."""
+"""Score propagation between turns of a conversation."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ FULL = MemoryScoreInputs(1.0, 0.5)
 CHAIN = {"a": [("b", 1.0)], "b": [("a", 1.0), ("c", 1.0)], "c": [("b", 1.0), ("d", 1.0)]}
 
 
-def test_a_turn_has_words_of_those_around_it_less_with_each_step() -> None:
+def test_word_scores_decay_with_turn_distance() -> None:
     found = carried({"a": 8.0}, {"a": {"kiln": 8.0}, "b": {}, "c": {}, "d": {}}, CHAIN)
     assert found == {"a": 8.0, "b": 4.0, "c": 2.0}
 
 
-def test_of_each_word_the_most_counts_and_never_the_sum() -> None:
+def test_word_scores_take_maximum_not_sum() -> None:
     worths = {"a": {"kiln": 8.0}, "b": {"kiln": 3.0, "clay": 2.0}, "c": {"kiln": 8.0}}
     found = carried({"a": 8.0, "b": 5.0, "c": 8.0}, worths, CHAIN)
     assert found == {"a": 9.0, "b": 6.0, "c": 9.0}
 
 
-def test_what_no_index_has_found_is_worth_what_it_says() -> None:
+def test_unindexed_turn_scores_its_own_words() -> None:
     assert carried({}, {"a": {"kiln": 2.0}, "b": {"clay": 1.0}}, CHAIN) == {"a": 2.5, "b": 2.0}
     assert carried({"x": 1.0}, {"a": {}}, CHAIN) == {"x": 1.0}
 
 
-def test_a_weak_relation_carries_less_and_a_hub_nothing() -> None:
+def test_weak_relation_spreads_less_and_hub_nothing() -> None:
     worths = {"a": {"kiln": 8.0}, "b": {}}
     assert carried({"a": 8.0}, worths, {"a": [("b", 0.5)]})["b"] == 2.0
     hub = {"a": [("b", 1.0), *((f"n{number}", 1.0) for number in range(HUB_DEGREE))]}
     assert carried({"a": 8.0}, worths, hub) == {"a": 8.0}
 
 
-def test_a_turn_gains_from_a_better_one_and_stays_below_it() -> None:
+def test_boosted_turn_stays_below_source() -> None:
     found = [Recalled("a", 0.8, 0.8, why="words 1.00"), Recalled("c", 0.3, 0.3), Recalled("b", 0.2, 0.2)]
     made = in_conversation(found, CHAIN, dict.fromkeys("abc", FULL))
     assert [each.id for each in made] == ["a", "b", "c"]
@@ -44,14 +44,14 @@ def test_a_turn_gains_from_a_better_one_and_stays_below_it() -> None:
     assert made[1].why.endswith("1 turn from a")
 
 
-def test_what_a_turn_gains_fades_with_it() -> None:
+def test_turn_boost_is_multiplied_by_confidence() -> None:
     found = [Recalled("a", 0.8, 0.8), Recalled("b", 0.1, 0.4)]
     made = in_conversation(found, CHAIN, {"a": FULL, "b": MemoryScoreInputs(0.25, 0.5)})
     assert made[1].score == pytest.approx(0.1 + 0.25 * 0.5 * 0.7)
     assert made[1].match == pytest.approx(0.4 + 0.5 * 0.7)
 
 
-def test_a_turn_that_asks_counts_less_than_its_answer() -> None:
+def test_question_ranks_below_answer() -> None:
     found = [Recalled("a", 0.8, 0.8), Recalled("b", 0.7, 0.7)]
     made = in_conversation(found, CHAIN, dict.fromkeys("ab", FULL), {"a"})
     assert [each.id for each in made] == ["b", "a"]

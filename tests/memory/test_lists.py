@@ -1,4 +1,4 @@
-"""Lists of memories with every filter and order, of entities, of relations; and what a store remembers in numbers."""
+"""Lists of memories with every filter and order, of entities and relations; and memory statistics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOW = now_in_microseconds()
 TYPES = ("fact", "preference", "decision")
 COUNT = 300
 SLACK = 2e-3
-"""Confidences fade a little while a test runs."""
+"""Tolerance for decay of confidence during a test."""
 
 
 class World(NamedTuple):
@@ -63,7 +63,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def fill(store: OpenStore) -> dict[str, Access]:
-    """Memories of all kinds, entities, and relations between them; how some were used."""
+    """Write memories of all kinds, entities and relations; use some memories."""
     choice = random.Random(3)
     names = {"e0": "Alice", "e1": "alice ", "e2": "Bob", "e3": "Zoë", "e4": "Alicia"}
     entities = [
@@ -106,8 +106,8 @@ def memory(choice: random.Random, number: int) -> NodePut:
     return NodePut(0, f"m{number:03}", pick(TYPES), f"memory {number}", own, extras=extras, created_at=created)
 
 
-def listed(store: World, **query: Any) -> list[Memory]:
-    """All pages of a list."""
+def list_all_pages(store: World, **query: Any) -> list[Memory]:
+    """Return all pages of a list."""
     found: list[Memory] = []
     page = lists.list_memories(store.graph, MemoriesQuery(**query))
     while True:
@@ -120,7 +120,7 @@ def listed(store: World, **query: Any) -> list[Memory]:
 
 
 def everything(store: World) -> list[Memory]:
-    return listed(store, ended="any", limit=1000)
+    return list_all_pages(store, ended="any", limit=1000)
 
 
 def in_force(store: World) -> list[Memory]:
@@ -135,7 +135,7 @@ def ids(found: list[Memory]) -> list[str]:
     return [each.id for each in found]
 
 
-def test_a_memory_is_shown_whole(store: World) -> None:
+def test_list_shows_all_memory_fields(store: World) -> None:
     with store.open.reading() as rows:
         there = {row.id: row for row in rows.all_nodes() if row.is_memory}
     found = {each.id: each for each in everything(store)}
@@ -169,8 +169,8 @@ FILTERS: dict[str, Any] = {
 }
 
 
-def fits(each: Memory, query: dict[str, Any]) -> bool:
-    """Whether a memory is to be in a list, by the words of its documentation."""
+def matches_query(each: Memory, query: dict[str, Any]) -> bool:
+    """Return whether a memory belongs in a list, following the documentation."""
     ended = "" if isinstance(each.ended, msgspec.UnsetType) else each.ended
     is_true = isinstance(each.valid_to, msgspec.UnsetType) or "valid_at" in query or "ended" in query
     return (
@@ -187,36 +187,36 @@ def fits(each: Memory, query: dict[str, Any]) -> bool:
     )
 
 
-def test_every_filter_alone_and_some_together(store: World) -> None:
+def test_list_filters_alone_and_combined(store: World) -> None:
     choice, all_there = random.Random(5), everything(store)
     queries = [{name: value} for name, value in FILTERS.items()]
     queries += [{name: FILTERS[name] for name in choice.sample(list(FILTERS), 2)} for _ in range(30)]
     found = Counter[str]()
     for query in queries:
-        expected = {each.id for each in all_there if fits(each, query)}
-        assert {each.id for each in listed(store, **query, limit=7)} == expected, query
+        expected = {each.id for each in all_there if matches_query(each, query)}
+        assert {each.id for each in list_all_pages(store, **query, limit=7)} == expected, query
         found.update(dict.fromkeys(query, len(expected)))
     assert all(found[name] for name in FILTERS)
 
 
 @pytest.mark.parametrize("sort", ["created", "updated", "confidence", "accessed"])
-def test_orders_pages_and_offsets(store: World, sort: str) -> None:
+def test_sort_order_pagination_and_offset(store: World, sort: str) -> None:
     def rank(each: Memory) -> Any:
         of = {"created": each.created_at, "updated": each.updated_at, "accessed": each.last_accessed_at or ""}
         return round(each.effective_confidence, 4) if sort == "confidence" else of[sort]
 
     there = ids(in_force(store))
-    found = listed(store, sort=sort, limit=13)
+    found = list_all_pages(store, sort=sort, limit=13)
     ranks = [rank(each) for each in found]
     assert ranks == sorted(ranks, reverse=True)
     assert sorted(ids(found)) == sorted(there)
-    assert ids(listed(store, sort=sort, limit=50, offset=40)) == ids(found)[40:]
-    assert ids(listed(store, sort=sort, limit=3, offset=len(there) - 4)) == ids(found)[-4:]
-    types = ids(listed(store, sort=sort, types=["fact"], limit=4))
+    assert ids(list_all_pages(store, sort=sort, limit=50, offset=40)) == ids(found)[40:]
+    assert ids(list_all_pages(store, sort=sort, limit=3, offset=len(there) - 4)) == ids(found)[-4:]
+    types = ids(list_all_pages(store, sort=sort, types=["fact"], limit=4))
     assert types == [each.id for each in found if each.memory_type == "fact"]
 
 
-def test_cursors_and_questions_that_cannot_be(store: World) -> None:
+def test_invalid_cursor_and_query_are_rejected(store: World) -> None:
     page = lists.list_memories(store.graph, MemoriesQuery(limit=1))
     faults: list[dict[str, Any]] = [
         {"cursor": "nonsense"},
@@ -233,13 +233,13 @@ def test_cursors_and_questions_that_cannot_be(store: World) -> None:
         with pytest.raises(InvalidInput):
             lists.list_memories(store.graph, MemoriesQuery(**query))
     with pytest.raises(NotFound):
-        listed(store, entity="nobody")
+        list_all_pages(store, entity="nobody")
     with pytest.raises(Conflict):
-        listed(store, entity="ALICE")
-    assert listed(store, metadata='{"status": "lost"}') == []
+        list_all_pages(store, entity="ALICE")
+    assert list_all_pages(store, metadata='{"status": "lost"}') == []
 
 
-def test_memories_of_an_entity_by_id_or_name(store: World) -> None:
+def test_list_memories_of_entity_by_id_or_name(store: World) -> None:
     request = EntityMemoriesRequest(entity_id="e2", limit=1000)
     found = lists.entity_memories(store.graph, request).memories
     assert {each.id for each in found} == {
@@ -249,7 +249,7 @@ def test_memories_of_an_entity_by_id_or_name(store: World) -> None:
     assert ids(by_name.memories) == ids(found)
 
 
-def test_entities_by_type_and_beginning_of_the_name(store: World) -> None:
+def test_list_entities_by_type_and_name_prefix(store: World) -> None:
     def names(**query: Any) -> list[str]:
         found: list[str] = []
         cursor: str | None = None
@@ -283,7 +283,9 @@ def test_entities_by_type_and_beginning_of_the_name(store: World) -> None:
         ({"target": "e4", "min_strength": 0.9}, [("e0", "e4", "knows")]),
     ],
 )
-def test_relations_between_entities(store: World, query: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+def test_list_relations_between_entities(
+    store: World, query: dict[str, Any], expected: list[tuple[str, str, str]]
+) -> None:
     for limit in (1, 2, 100):
         found: list[tuple[str, str, str]] = []
         cursor: str | None = None
@@ -296,7 +298,7 @@ def test_relations_between_entities(store: World, query: dict[str, Any], expecte
         assert sorted(found) == sorted(expected)
 
 
-def test_numbers_are_those_of_a_recount(store: World) -> None:
+def test_statistics_equal_recount(store: World) -> None:
     there = [each for each in everything(store) if not_ended(each)]
     stats = analytics.overview(store.graph)
     worths = [each.effective_confidence for each in there]
@@ -315,7 +317,7 @@ def test_numbers_are_those_of_a_recount(store: World) -> None:
     assert (found.buckets[0].least, found.buckets[-1].most, found.total) == (0.0, 1.0, len(there))
 
 
-def test_types_tags_and_growth(store: World) -> None:
+def test_type_tag_and_growth_statistics(store: World) -> None:
     there = [each for each in everything(store) if not_ended(each)]
     types = analytics.types(store.graph, CountsQuery())
     assert {each.memory_type: each.count for each in types.types} == Counter(each.memory_type for each in there)
@@ -339,7 +341,7 @@ def test_types_tags_and_growth(store: World) -> None:
         assert last == found[-2:]
 
 
-def test_a_use_counts_in_lists_and_numbers_at_once(tmp_path: Path) -> None:
+def test_use_is_visible_in_lists_and_statistics(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as opened:
         graph = graph_of(pool, NAME)
         assert analytics.overview(graph).average_confidence is None
@@ -348,16 +350,16 @@ def test_a_use_counts_in_lists_and_numbers_at_once(tmp_path: Path) -> None:
         )
         write(opened, WriteBatch(nodes=[old, NodePut(0, "new", "fact", "y", extras=NodeExtrasPut(confidence=0.3))]))
         world = World(graph, opened, {})
-        assert ids(listed(world, sort="confidence")) == ["new", "old"]
-        assert listed(world, min_confidence=0.34) == []
+        assert ids(list_all_pages(world, sort="confidence")) == ["new", "old"]
+        assert list_all_pages(world, min_confidence=0.34) == []
         store_memory.get_memory(graph, MemoryRequest(memory_id="old"))
-        assert ids(listed(world, min_confidence=0.34)) == ["old"]
-        assert ids(listed(world, sort="confidence")) == ["old", "new"]
-        assert ids(listed(world, sort="accessed")) == ["old", "new"]
+        assert ids(list_all_pages(world, min_confidence=0.34)) == ["old"]
+        assert ids(list_all_pages(world, sort="confidence")) == ["old", "new"]
+        assert ids(list_all_pages(world, sort="accessed")) == ["old", "new"]
         assert analytics.overview(graph).average_confidence == pytest.approx((0.6 + 0.3) / 2, abs=SLACK)
 
 
-def test_merged_entities_are_one(tmp_path: Path) -> None:
+def test_lists_follow_entity_merge(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as opened:
         graph = graph_of(pool, NAME)
         named = [NodePut(0, each, "person", extras=NodeExtrasPut(name=each)) for each in ("Al", "Alice", "Bob")]

@@ -17,13 +17,13 @@ from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
 from kgserve.storage.model.change import Access
 from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.store import OpenStore
-from tests.memory.consolidated import HOOKS, Place, memory, placed, put, row_of
+from tests.memory.memory_stores import HOOKS, Place, memory, placed, put, row_of
 from tests.stores.writing import NAME, PATIENCE
 
 TICK = 0.05
 
 
-def choose(store: OpenStore, **memory_settings: Any) -> None:
+def update_settings(store: OpenStore, **memory_settings: Any) -> None:
     def change(settings: Any) -> Any:
         return msgspec.structs.replace(settings, memory=msgspec.structs.replace(settings.memory, **memory_settings))
 
@@ -31,7 +31,7 @@ def choose(store: OpenStore, **memory_settings: Any) -> None:
 
 
 def awaited(what: Callable[[], Any]) -> Any:
-    """What it comes to, once it is true."""
+    """Return the result once it is true."""
     end = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < end
@@ -43,13 +43,13 @@ def runs(place: Place) -> list[ConsolidationRun]:
     return consolidations(place.graph(NAME), ConsolidationsQuery()).runs
 
 
-def ended(store: OpenStore, node_id: str) -> str:
+def finished_runs(store: OpenStore, node_id: str) -> str:
     return (row_of(store, node_id).extras or NO_EXTRAS).ended
 
 
-def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_path: Path) -> None:
+def test_automatic_consolidation_merges_equal_wording_and_suggests_near(tmp_path: Path) -> None:
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
-        choose(store, consolidation_interval=3)
+        update_settings(store, consolidation_interval=3)
         put(store, [memory("a", "Tea is hot"), memory("b", "The tea is hot.")])
         time.sleep(4 * TICK)
         assert runs(place) == []
@@ -57,18 +57,16 @@ def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_pat
         (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
         assert (run.trigger, run.clusters, run.merged) == ("automatic", 1, 1)
         assert [sorted(each.ids) for each in run.suggestions] == [["c", "d"]]
-        assert [ended(store, each) for each in "abcd"] == ["", "merged", "", ""]
+        assert [finished_runs(store, each) for each in "abcd"] == ["", "merged", "", ""]
 
 
-def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memories_without_vectors_are_compared_by_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "MEMORY_JOB_TIMEOUT_SECONDS", TICK)
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
-        choose(store, consolidation_interval=4)
+        update_settings(store, consolidation_interval=4)
         assert place.indexer.of(store).wait(0, PATIENCE)
         woken = [*store.after_commit]
-        store.after_commit.clear()  # so the indexes stay where they are
+        store.after_commit.clear()  # so that the indexes do not advance
         put(store, [memory("a", HOOKS[0]), memory("b", HOOKS[1])])
         put(store, [memory("c", "Tea is hot"), memory("d", "The tea is hot.")])
         (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
@@ -81,21 +79,21 @@ def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
         assert [sorted(each.ids) for each in newest.suggestions] == [["a", "b"]]
 
 
-def test_what_was_taken_back_is_not_joined_by_itself_again(tmp_path: Path) -> None:
+def test_undone_merge_is_not_repeated_automatically(tmp_path: Path) -> None:
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
-        choose(store, consolidation_interval=2)
+        update_settings(store, consolidation_interval=2)
         put(store, [memory("a", "Tea is hot"), memory("b", "The tea is hot.")])
         (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
         undo_consolidation(place.graph(NAME), UndoConsolidationRequest(run_id=run.id))
         assert runs(place)[0].state == "undone"
         put(store, [memory("c", "Milk is cold"), memory("d", "The milk is cold.")])
-        awaited(lambda: ended(store, "d") == "merged")
-        assert ended(store, "b") == ""
+        awaited(lambda: finished_runs(store, "d") == "merged")
+        assert finished_runs(store, "b") == ""
 
 
-def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_due_maintenance_survives_restart(tmp_path: Path) -> None:
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
-        choose(store, consolidation_interval=4)
+        update_settings(store, consolidation_interval=4)
         put(store, [memory(each, "Tea is hot") for each in "abc"])
         broken = RunRecord(
             status="running",
@@ -117,9 +115,9 @@ def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
         assert store.state.sequence == sequence
 
 
-def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
+def test_interrupted_run_is_repeated(tmp_path: Path) -> None:
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
-        choose(store, consolidation_interval=2)
+        update_settings(store, consolidation_interval=2)
         put(store, [memory(each, "Tea is hot") for each in "ab"])
         broken = RunRecord(
             status="running",
@@ -131,28 +129,28 @@ def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
         )
         put(store, [NodePut(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
-        awaited(lambda: ended(store, "b") == "merged")
+        awaited(lambda: finished_runs(store, "b") == "merged")
         assert {run.state for run in runs(place)} >= {"interrupted"}
 
 
-def test_faded_memories_are_pruned_and_accesses_written(tmp_path: Path) -> None:
+def test_maintenance_prunes_and_flushes_accesses(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
         put(store, [memory("old", "Long ago", created_at=now - 200 * DAY_MICROSECONDS), memory("new", "Just now")])
         put(store, [memory("deleted", "Also long ago", "error", created_at=now - 200 * DAY_MICROSECONDS)])
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
-        awaited(lambda: ended(store, "old") == "pruned")
-        assert ended(store, "new") == ""
+        awaited(lambda: finished_runs(store, "old") == "pruned")
+        assert finished_runs(store, "new") == ""
         many = [f"m{at}" for at in range(1_000)]
         put(store, [memory(each, each) for each in many])
         store.accesses.update(many, lambda node_id, _: Access(node_id, 1, now, 1.0))
         awaited(lambda: len(store.accesses) == 0)
 
 
-def test_nothing_is_done_where_it_is_turned_off(tmp_path: Path) -> None:
+def test_disabled_maintenance_does_nothing(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
-        choose(store, consolidation="off", consolidation_interval=1, prune="off")
+        update_settings(store, consolidation="off", consolidation_interval=1, prune="off")
         put(
             store,
             [
@@ -164,5 +162,5 @@ def test_nothing_is_done_where_it_is_turned_off(tmp_path: Path) -> None:
         sequence = store.state.sequence
         time.sleep(6 * TICK)
         assert store.state.sequence == sequence
-        choose(store, consolidation="full")
-        awaited(lambda: ended(store, "b") == "merged")
+        update_settings(store, consolidation="full")
+        awaited(lambda: finished_runs(store, "b") == "merged")

@@ -1,4 +1,4 @@
-"""What listeners hear of memories that are consolidated, pruned and taken back."""
+"""Events of consolidations, prunings and undone runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgserve.memory.consolidation.use_cases import consolidate, prune_memories, 
 from kgserve.platform.times import DAY_MICROSECONDS
 from kgserve.storage.changefeed import Reader
 from kgserve.storage.model.events import Position, Selection
-from tests.memory.consolidated import HOOKS, Place, memory, placed, put
+from tests.memory.memory_stores import HOOKS, Place, memory, placed, put
 
 ROWS = ("node_", "edge_")
 
@@ -24,15 +24,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield opened
 
 
-def hooks(place: Place, name: str) -> int:
-    """Five memories that say the same; the sequence then."""
+def put_duplicates(place: Place, name: str) -> int:
+    """Store five duplicates; return the sequence."""
     with place.pool.lease(name, create=True) as store:
         put(store, [memory(f"m{at}", text, created_at=1_790_000_000_000_000 + at) for at, text in enumerate(HOOKS)])
         return store.state.sequence
 
 
-def told(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]]:
-    """What is said of memories after a commit, without the rows."""
+def events_after(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return the memory events after a commit, without row events."""
     with place.pool.lease(name) as store:
         reader = Reader(store.feed, Position.after(after), lambda: None)
         entries = reader.take(Selection()) or []
@@ -41,11 +41,11 @@ def told(place: Place, name: str, after: int) -> list[tuple[str, dict[str, Any]]
     return [each for each in found if not each[0].startswith(ROWS)]
 
 
-def test_a_consolidation_is_told_with_its_numbers_and_so_is_its_undo(place: Place, store: str) -> None:
-    before = hooks(place, store)
+def test_consolidation_and_undo_events_include_counts(place: Place, store: str) -> None:
+    before = put_duplicates(place, store)
     done = consolidate(place.graph(store), ConsolidateRequest())
     assert done.run is not None
-    heard = told(place, store, before)
+    heard = events_after(place, store, before)
     assert sorted(data["id"] for kind, data in heard if kind == "memory_deleted") == ["m1", "m2", "m3", "m4"]
     assert {data["reason"] for kind, data in heard if kind == "memory_deleted"} == {"merged"}
     [(_, updated)] = [each for each in heard if each[0] == "memory_updated"]
@@ -57,15 +57,15 @@ def test_a_consolidation_is_told_with_its_numbers_and_so_is_its_undo(place: Plac
     with place.pool.lease(store) as leased:
         after = leased.state.sequence
     undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=done.run))
-    heard = told(place, store, after)
+    heard = events_after(place, store, after)
     assert sorted(data["id"] for kind, data in heard if kind == "memory_created") == ["m1", "m2", "m3", "m4"]
     assert {kind for kind, _ in heard} == {"memory_created", "memory_updated"}
 
 
-def test_a_memory_that_has_faded_is_told_as_pruned(place: Place, store: str) -> None:
+def test_pruned_memory_emits_event(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory("old", "long ago", created_at=1_790_000_000_000_000 - 400 * DAY_MICROSECONDS)])
         after = leased.state.sequence
     prune_memories(place.graph(store), PruneMemoriesRequest())
-    [(kind, data)] = told(place, store, after)
+    [(kind, data)] = events_after(place, store, after)
     assert (kind, data["id"], data["reason"]) == ("memory_deleted", "old", "pruned")

@@ -22,7 +22,7 @@ from kgserve.storage.layout import Layout
 from kgserve.storage.model.events import Position
 from kgserve.stores.purge_record import Intention, intend, intended
 from tests.cli.running import PythonProcess
-from tests.memory.traces import traces
+from tests.memory.disk_search import traces
 from tests.stores.writing import PATIENCE, settings
 
 WORDS = ("quetzalcoatl", "xylophonist", "bumbershoot", "gobbledygook", "kerfuffle", "zyzzyva", "taradiddle")
@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def opened(data: Path, **options: Any) -> Library:
+def open_library(data: Path, **options: Any) -> Library:
     return kgserve.open(data, embedding_provider="hashing", **options)
 
 
@@ -42,45 +42,45 @@ def layout(data: Path) -> Layout:
     return Layout(data, STORE)
 
 
-def filled(library: Library, name: str = STORE) -> Any:
-    """A memory with former versions, former states, and one that it has absorbed, among others, all of it read."""
+def fill_store(library: Library, name: str = STORE) -> Any:
+    """Create a memory with former versions and states and an absorbed one, among others; read all of it."""
     store = library.store(name)
     store.store_memories(
         memories=[{"id": f"other-{at}", "content": f"Crate {at} is in hall {at % 7}"} for at in range(50)]
     )
-    store.retain("A quetzalcoatl stands in the hall.", entity_id="m", valid_from="2020-01-01T00:00:00Z")
-    store.retain("A xylophonist stands in the hall.", entity_id="m", valid_from="2021-01-01T00:00:00Z")
-    store.update_memory("m", content="A bumbershoot stands in the hall.", metadata={"note": "gobbledygook"})
+    store.retain("A quetzalcoatl is in the hall.", entity_id="m", valid_from="2020-01-01T00:00:00Z")
+    store.retain("A xylophonist is in the hall.", entity_id="m", valid_from="2021-01-01T00:00:00Z")
+    store.update_memory("m", content="A bumbershoot is in the hall.", metadata={"note": "gobbledygook"})
     store.update_memory("m", tags=["kerfuffle"], entity_names=["Hall"])
     return store
 
 
-def absorbed(store: Any) -> None:
-    """What says the same in other words, and is merged by a run."""
+def absorb_duplicate(store: Any) -> None:
+    """Store the same statement in other words, and merge it in a run."""
     store.store_memory("The taradiddle is red", memory_id="red", dedup="off")
     store.store_memory("the Taradiddle is red!", memory_id="red-too", dedup="off", confidence=0.5)
     assert store.consolidate().memories_deleted == 1
 
 
-def stated(store: Any) -> None:
-    """Have statements read and write it, so that the engine and its copy have their files."""
+def run_statements(store: Any) -> None:
+    """Read and write it with Cypher, so that the engine and its copy have their files."""
     store.cypher("MATCH (n:Entity {id: 'm'}) SET n.summary = 'zyzzyva'", mode="write")
     assert store.cypher("MATCH (n:Entity) WHERE n.content CONTAINS 'bumber' RETURN count(*)").rows == [[1]]
 
 
-def asked(store: Any) -> None:
-    """Have every other view read, so that each has its files."""
+def read_projections(store: Any) -> None:
+    """Read every other projection, so that each has its files."""
     store.recall("statue in the hall")
     store.nodes(attributes={"note": "gobbledygook"})
     store.search("xylophonist", as_of=store.stats().sequence - 2)
 
 
-def test_nothing_is_left_in_any_file(data: Path) -> None:
-    with opened(data) as library:
-        store, twin = filled(library), filled(library, "twin")
-        absorbed(store)
-        stated(store)
-        asked(store)
+def test_erase_removes_memory_from_every_file(data: Path) -> None:
+    with open_library(data) as library:
+        store, twin = fill_store(library), fill_store(library, "twin")
+        absorb_duplicate(store)
+        run_statements(store)
+        read_projections(store)
         moment = store.stats().sequence
         before = traces(layout(data).root, WORDS)
         assert set(WORDS) == {word for words in before.values() for word in words}
@@ -91,7 +91,7 @@ def test_nothing_is_left_in_any_file(data: Path) -> None:
 
         dry = store.forget(ids=["m", "red-too"], erase=True, dry_run=True)
         assert (dry.dry_run, set(dry.ids) >= {"m", "red", "red-too"}) == (True, True)
-        assert store.memory("m").content == "A bumbershoot stands in the hall."
+        assert store.memory("m").content == "A bumbershoot is in the hall."
 
         done = store.forget(ids=["m", "red-too"], erase=True)
         assert (done.ids, done.memories_removed) == (dry.ids, dry.memories_removed)
@@ -99,7 +99,7 @@ def test_nothing_is_left_in_any_file(data: Path) -> None:
         assert traces(layout(data).root, WORDS) == {}
         assert not (layout(data).root / "erasing.json").exists()
 
-        # Everything else is as it was, now and then.
+        # Everything else is unchanged, currently and as of the past.
         assert len(store.memories(limit=100).memories) == 50
         assert store.node("other-7", as_of=moment).node.content == "Crate 7 is in hall 0"
         assert store.search("crate", as_of=moment).hits
@@ -107,7 +107,7 @@ def test_nothing_is_left_in_any_file(data: Path) -> None:
         assert {hit.id for hit in store.recall("crate 7").hits}
         for word in WORDS[:3]:
             assert store.search(word, mode="keyword", as_of=moment).hits == []
-        assert twin.memory("m").content == "A bumbershoot stands in the hall."
+        assert twin.memory("m").content == "A bumbershoot is in the hall."
         kept = traces(Layout(data, "twin").root, WORDS)
         assert {*WORDS[:5]} <= {word for words in kept.values() for word in words}
 
@@ -115,13 +115,13 @@ def test_nothing_is_left_in_any_file(data: Path) -> None:
         assert (again.memories_removed, again.remains) == (0, [])
         assert store.forget(ids=["never was"], erase=True).memories_removed == 0
     assert traces(layout(data).root, WORDS) == {}
-    with opened(data) as library:
+    with open_library(data) as library:
         assert library.store(STORE).memory("other-3").content == "Crate 3 is in hall 3"
         assert library.store(STORE).search("crate", as_of=moment).hits
         assert traces(layout(data).root, WORDS) == {}
 
 
-def test_no_listener_is_told_of_it_any_more(data: Path) -> None:
+def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
     with ExitStack() as stack:
         everything = open_all(settings(data, embedding_provider="hashing"), stack)
         graphs = Graphs(everything.pool, everything.indexer, everything.historian)
@@ -129,26 +129,26 @@ def test_no_listener_is_told_of_it_any_more(data: Path) -> None:
         retain(graph, RetainRequest(content="Something else altogether.")).result(PATIENCE)
         listener = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(1)}), lambda: None)
         listener.open()
-        retain(graph, RetainRequest(content="A quetzalcoatl stands in the hall.", entity_id="m")).result(PATIENCE)
-        assert "quetzalcoatl" in told(listener)
+        retain(graph, RetainRequest(content="A quetzalcoatl is in the hall.", entity_id="m")).result(PATIENCE)
+        assert "quetzalcoatl" in read_events(listener)
         for role in ("read", "write"):
             with pytest.raises(Forbidden, match="role admin"):
                 forget(graphs.seen_by(Caller("agent", role)).graph(STORE), ForgetRequest(ids=["m"], erase=True))
         done = forget(graph, ForgetRequest(ids=["m"], erase=True)).result(PATIENCE)
-        # Who has listened is told that it is gone, and nobody what it was.
-        assert told(listener).count("memory_deleted") == 1
+        # Subscribers receive the deletion, but not the former content.
+        assert read_events(listener).count("memory_deleted") == 1
         listener.close()
         late = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(0)}), lambda: None)
         with pytest.raises(Gone):
             late.open()
         again = EventReader(graphs, EventSubscription((STORE,), {STORE: Position(done.sequence + 1)}), lambda: None)
         again.open()
-        assert told(again) == ""
+        assert read_events(again) == ""
         again.close()
 
 
-def told(listener: EventReader) -> str:
-    """All that a listener is told, until it has everything."""
+def read_events(listener: EventReader) -> str:
+    """Return all events of a subscriber as text."""
     texts: list[str] = []
     while True:
         page = listener.read()
@@ -157,22 +157,22 @@ def told(listener: EventReader) -> str:
             return "\n".join(texts)
 
 
-def test_what_was_begun_is_completed_when_the_store_opens(data: Path) -> None:
-    with opened(data) as library:
-        store = filled(library)
-        asked(store)
+def test_interrupted_erasure_resumes_when_store_opens(data: Path) -> None:
+    with open_library(data) as library:
+        store = fill_store(library)
+        read_projections(store)
         through = store.stats().sequence
-    # As a crash leaves it that came between what is noted and what is deleted; and, for the other, just after that.
+    # A crash between the intention and the deletion, and one right after the deletion.
     for crashed in ("noted", "deleted"):
         if crashed == "deleted":
-            with opened(data) as library:
-                filled(library)
+            with open_library(data) as library:
+                fill_store(library)
                 store = library.store(STORE)
                 through = store.forget(ids=["m"], hard=True).sequence
-                store.retain("A pelican stands in the hall.", entity_id="m")
+                store.retain("A pelican is in the hall.", entity_id="m")
         versions = [f"m@{at}" for at in range(through)]
         intend(layout(data), Intention(["m", *versions], [], through, through, []))
-        with opened(data) as library:
+        with open_library(data) as library:
             store = library.store(STORE)
             store.stats()
             deadline = time.monotonic() + PATIENCE
@@ -199,17 +199,17 @@ with kgserve.open(sys.argv[1], embedding_provider="hashing") as library:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3])
-def test_killed_in_the_middle_it_is_completed_later(data: Path, seconds: float) -> None:
-    with opened(data) as library:
-        asked(filled(library))
+def test_erasure_completes_after_kill(data: Path, seconds: float) -> None:
+    with open_library(data) as library:
+        read_projections(fill_store(library))
     with PythonProcess(ERASE, str(data)) as process:
         assert process.stdout.readline() == "ready\n"
         while intended(layout(data)) is None and process.process.poll() is None:
             time.sleep(0.002)
         time.sleep(seconds)
-    with opened(data) as library:
+    with open_library(data) as library:
         store = library.store(STORE)
-        # Asking again waits for what was begun.
+        # A second request waits for the first erasure.
         assert store.forget(ids=["m"], erase=True).memories_removed == 0
         assert intended(layout(data)) is None
         assert {each.id for each in store.memories(limit=100).memories} == {f"other-{at}" for at in range(50)}
@@ -217,10 +217,10 @@ def test_killed_in_the_middle_it_is_completed_later(data: Path, seconds: float) 
 
 
 @pytest.mark.parametrize("history", ["all", "none"])
-def test_what_was_deleted_before_leaves_the_past(data: Path, history: Literal["all", "none"]) -> None:
-    with opened(data) as library:
+def test_erase_removes_deleted_memory_from_history(data: Path, history: Literal["all", "none"]) -> None:
+    with open_library(data) as library:
         library.create(STORE, history=history)
-        store = filled(library)
+        store = fill_store(library)
         store.forget(ids=["m"], hard=True)
         store.recall("hall")
         assert traces(layout(data).root, WORDS)
@@ -229,10 +229,10 @@ def test_what_was_deleted_before_leaves_the_past(data: Path, history: Literal["a
         assert store.forget(ids=["m"], erase=True).memories_removed == 0
 
 
-def test_reads_and_writes_go_on_meanwhile(data: Path) -> None:
-    with opened(data) as library:
-        store = filled(library)
-        asked(store)
+def test_reads_and_writes_continue_during_erasure(data: Path) -> None:
+    with open_library(data) as library:
+        store = fill_store(library)
+        read_projections(store)
         ended, written, failed = threading.Event(), list[str](), list[str]()
 
         def write() -> None:
@@ -253,25 +253,25 @@ def test_reads_and_writes_go_on_meanwhile(data: Path) -> None:
         assert traces(layout(data).root, WORDS) == {}
         assert len(written) > 3
         assert all(store.memory(each, touch=False).id == each for each in written)
-    with opened(data) as library:
+    with open_library(data) as library:
         assert all(library.store(STORE).memory(each, touch=False).id == each for each in written)
 
 
-def test_who_has_no_indexes_and_no_history_leaves_none_behind(data: Path) -> None:
-    with opened(data) as library:
-        asked(filled(library))
-    with opened(data, indexes=False, history=False) as library:
+def test_erase_without_indexes_and_history_removes_their_files(data: Path) -> None:
+    with open_library(data) as library:
+        read_projections(fill_store(library))
+    with open_library(data, indexes=False, history=False) as library:
         assert library.store(STORE).forget(ids=["m"], erase=True).memories_removed > 1
         assert traces(layout(data).root, WORDS) == {}
-    with opened(data) as library:
+    with open_library(data) as library:
         assert library.store(STORE).search("crate", at_least=1).hits
         assert traces(layout(data).root, WORDS) == {}
 
 
-def test_backups_that_still_have_it_are_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_erase_reports_backups_that_contain_memory(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_BACKUP_DIR", str(tmp_path / "backups"))
-    with opened(data) as library:
-        store = filled(library)
+    with open_library(data) as library:
+        store = fill_store(library)
         store.backup(str(tmp_path / "backups" / "daily"))
         library.store("twin").store_memory("Something else")
         library.store("twin").backup(str(tmp_path / "backups" / "twin"))
@@ -281,7 +281,7 @@ def test_backups_that_still_have_it_are_named(data: Path, tmp_path: Path, monkey
             ("unknown", "copies outside of this server"),
         ]
         assert traces(tmp_path / "backups", WORDS[:1])
-        store.retain("A pelican stands in the hall.", entity_id="n")
+        store.retain("A pelican is in the hall.", entity_id="n")
         store.backup(str(tmp_path / "backups" / "daily"), keep=1)
         assert traces(tmp_path / "backups", WORDS) == {}
         assert [each.kind for each in store.forget(ids=["n"], erase=True, dry_run=True).remains] == [
@@ -289,17 +289,17 @@ def test_backups_that_still_have_it_are_named(data: Path, tmp_path: Path, monkey
             "unknown",
         ]
         store.forget(ids=["n"], erase=True)
-        store.retain("A stork stands in the hall.", entity_id="o")
+        store.retain("A stork is in the hall.", entity_id="o")
         assert [each.kind for each in store.forget(ids=["o"], erase=True).remains] == ["unknown"]
 
 
-def test_what_is_refused(data: Path) -> None:
-    with opened(data) as library:
-        store = filled(library)
+def test_erase_rejects_invalid_requests(data: Path) -> None:
+    with open_library(data) as library:
+        store = fill_store(library)
         wrongs: list[dict[str, Any]] = [{"query": "hall"}, {"ids": ["m"], "undo": True}, {"ids": ["m"], "reason": "so"}]
         for wrong in wrongs:
             with pytest.raises(InvalidInput, match="erase"):
                 store.forget(erase=True, **wrong)
         with pytest.raises(Conflict, match="is not a memory"):
             store.forget(ids=["m", "Hall"], erase=True)
-        assert store.memory("m").content == "A bumbershoot stands in the hall."
+        assert store.memory("m").content == "A bumbershoot is in the hall."

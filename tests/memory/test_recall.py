@@ -1,4 +1,4 @@
-"""Recall in four modes against a model that looks at every memory."""
+"""Recall in four modes, compared with a brute-force model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 class Known(NamedTuple):
-    """What the model knows of a memory: ``age`` in days, ``about`` with relevances."""
+    """A memory of the model: `age` in days, `about` with relevances."""
 
     id: str
     content: str
@@ -124,7 +124,7 @@ def some_memories(chance: random.Random) -> list[Known]:
 
 
 RELATED = [("e0", "e1", 0.5, 0.8), ("e1", "e2", 0.9, None), ("e3", "e2", 0.4, 1.0)]
-"""Entities, the strength of their relation, and its confidence."""
+"""Related entities, with strength and confidence of the relation."""
 
 
 class Whole(NamedTuple):
@@ -135,7 +135,7 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
-    """Many memories, of which every seventh is replaced once, and nodes of the same words that are none."""
+    """Return many memories, every seventh updated once, and other nodes with the same words."""
     chance, now = random.Random(15), now_in_microseconds()
     known = some_memories(chance)
     with ExitStack() as stack:
@@ -185,7 +185,7 @@ def passes(known: Known, filters: dict[str, Any], now: int, *, graph: bool) -> b
 
 
 def paths(start: str, depth: int) -> dict[str, float]:
-    """The entities within some relations of one, with the best product on the way."""
+    """Return the entities within a distance, with the strongest path product."""
     best = level = {start: 1.0}
     for _ in range(depth):
         further: dict[str, float] = {}
@@ -199,7 +199,7 @@ def paths(start: str, depth: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_recalls_find_what_a_look_at_every_memory_finds(whole: Whole, seed: int) -> None:
+def test_random_recalls_equal_brute_force(whole: Whole, seed: int) -> None:
     chance, embedder = random.Random(seed), HashingEmbedder()
     for _ in range(30):
         mode, filters = chance.choice(MODES), some_filters(chance, whole.now)
@@ -239,14 +239,14 @@ def test_random_recalls_find_what_a_look_at_every_memory_finds(whole: Whole, see
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("filters", [{}, {"types": ["fact"], "tags": ["red"]}])
-def test_pages_are_one_list_in_parts(whole: Whole, mode: str, filters: dict[str, Any]) -> None:
+def test_pagination_of_hits(whole: Whole, mode: str, filters: dict[str, Any]) -> None:
     wanted = {"mode": mode, "entity": "e0" if mode == "graph" else None, **filters}
     once = whole.world.found("fox cat", limit=60, **wanted)
     parts = [whole.world.found("fox cat", limit=20, offset=offset, **wanted) for offset in (0, 20, 40)]
     assert [each for part in parts for each in part] == once
 
 
-def test_both_together_are_words_and_meaning_times_confidence(whole: Whole) -> None:
+def test_hybrid_score_is_fused_scores_times_confidence(whole: Whole) -> None:
     hits = whole.world.recall("yak ant", limit=100).hits
     words = {hit.id: hit.keyword_score for hit in hits if hit.keyword_score}
     assert len(words) > 10
@@ -257,7 +257,7 @@ def test_both_together_are_words_and_meaning_times_confidence(whole: Whole) -> N
     assert whole.world.recall("yak ant", limit=5, alpha=1.0).hits[0].keyword_score is not None
 
 
-def test_what_is_left_out_is_counted(whole: Whole) -> None:
+def test_withheld_counts(whole: Whole) -> None:
     query: dict[str, Any] = {"mode": "keyword", "limit": 100}
     every = [each for each in whole.known if "fox" in each.content.split()]
     answer = whole.world.recall("fox", min_confidence=0.97, **query)
@@ -273,12 +273,12 @@ def memory(key: str, content: str, **fields: Any) -> NodePut:
     return NodePut(0, key, "fact", content, created_at=created, extras=extras)
 
 
-def ago(days: float) -> int:
+def time_ago(days: float) -> int:
     return now_in_microseconds() - round(days * DAY_MICROSECONDS)
 
 
-def test_hits_are_used_once_and_only_those_that_are_returned(world: World) -> None:
-    world.write(WriteBatch(nodes=[memory(f"m{number}", "fox", created_at=ago(15)) for number in range(5)]))
+def test_only_returned_hits_count_as_used_once(world: World) -> None:
+    world.write(WriteBatch(nodes=[memory(f"m{number}", "fox", created_at=time_ago(15)) for number in range(5)]))
     hits = world.recall(limit=2, offset=1, touch=True).hits
     assert [hit.access_count for hit in hits] == [1, 1]
     for hit in hits:
@@ -299,16 +299,18 @@ def counted(world: World, key: str) -> int:
     return store_memory.get_memory(world.graph(), MemoryRequest(memory_id=key, touch=False)).access_count
 
 
-def test_a_use_is_seen_by_the_next_recall_and_by_its_filters(world: World) -> None:
-    world.write(WriteBatch(nodes=[memory("m1", "fox", created_at=ago(90)), memory("m2", "fox", created_at=ago(120))]))
+def test_use_is_visible_to_next_recall_and_filters(world: World) -> None:
+    world.write(
+        WriteBatch(nodes=[memory("m1", "fox", created_at=time_ago(90)), memory("m2", "fox", created_at=time_ago(120))])
+    )
     assert set(world.found(min_confidence=0.12)) == {"m1"}
     world.recall(min_confidence=0.12, touch=True)
     assert world.found(min_confidence=0.2) == ["m1"]
     assert world.recall(min_confidence=0.5).withheld == {"below_confidence": 1}
 
 
-def test_a_few_confident_ones_among_many_faded_are_all_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those near the query have faded; none that has not is missed, whichever way they are looked for."""
+def test_confident_memories_among_many_decayed_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memories near the query have decayed; all confident ones are found in each mode."""
     faded = [memory(f"f{number}", "fox fox fox", confidence=0.2) for number in range(400)]
     strong = [memory(f"s{number}", "fox hen owl cat elk bat", confidence=0.9) for number in range(3)]
     world.write(WriteBatch(nodes=[*faded, *strong]))
@@ -325,8 +327,8 @@ def test_a_few_confident_ones_among_many_faded_are_all_found(world: World, monke
         assert sorted(world.found(mode="semantic", limit=3, **past)) == expected
 
 
-def test_as_of_looks_at_what_was_known_and_has_faded_until_then(world: World) -> None:
-    world.write(WriteBatch(nodes=[memory("m1", "fox", created_at=ago(30))]))
+def test_as_of_recall_uses_past_confidence(world: World) -> None:
+    world.write(WriteBatch(nodes=[memory("m1", "fox", created_at=time_ago(30))]))
     first = world.store.state.sequence
     about = [EdgePut(0, ("m1", "Ann", "is_about"), 0.5)]
     world.write(WriteBatch(nodes=[memory("m1", "hen"), NodePut(0, "Ann", "person", "")], edges=about))
@@ -343,14 +345,14 @@ def test_as_of_looks_at_what_was_known_and_has_faded_until_then(world: World) ->
         world.recall("fox", entity="Ann", as_of=str(first))
 
 
-def test_what_was_true_then_is_found_then(world: World) -> None:
-    bounds = {"valid_from": ago(300), "valid_to": ago(100)}
+def test_valid_at_recall(world: World) -> None:
+    bounds = {"valid_from": time_ago(300), "valid_to": time_ago(100)}
     world.write(
         WriteBatch(
             nodes=[
                 memory("paris", "fox lives in paris", ended="superseded", belongs_to="home", **bounds),
-                memory("home", "fox lives in berlin", valid_from=ago(100)),
-                memory("void", "fox lives nowhere", ended="forgotten", valid_from=ago(9), valid_to=ago(9)),
+                memory("home", "fox lives in berlin", valid_from=time_ago(100)),
+                memory("void", "fox lives nowhere", ended="forgotten", valid_from=time_ago(9), valid_to=time_ago(9)),
             ]
         )
     )
@@ -358,11 +360,11 @@ def test_what_was_true_then_is_found_then(world: World) -> None:
     assert [hit.id for hit in answer.hits] == ["home"]
     assert answer.withheld == {"forgotten": 1, "superseded": 1}
     for mode in ("keyword", "hybrid"):
-        assert world.found("where does the fox live", mode=mode, valid_at=format_time(ago(200))) == ["paris"]
+        assert world.found("where does the fox live", mode=mode, valid_at=format_time(time_ago(200))) == ["paris"]
         assert len(world.found("where does the fox live", mode=mode, valid_at="any")) == 3
 
 
-def people(*names: str) -> list[NodePut]:
+def put_people(*names: str) -> list[NodePut]:
     return [NodePut(0, f"p{at}", "person", "", extras=NodeExtrasPut(name=name)) for at, name in enumerate(names)]
 
 
@@ -370,9 +372,9 @@ def about(memory_id: str, entity: str, weight: float = 1.0) -> EdgePut:
     return EdgePut(0, (memory_id, entity, "is_about"), weight)
 
 
-def test_from_entity_to_entity(world: World) -> None:
-    """Start at whom is given, else at whom the query names, else at what the best hits are about."""
-    nodes = [*people("Ann Lee", "Bob", "Web Shop"), *(memory(f"m{at}", word) for at, word in enumerate(WORDS[:4]))]
+def test_graph_mode_starting_points(world: World) -> None:
+    """Graph mode starts at the given entity, else at named ones, else at entities of the best hits."""
+    nodes = [*put_people("Ann Lee", "Bob", "Web Shop"), *(memory(f"m{at}", word) for at, word in enumerate(WORDS[:4]))]
     edges = [about("m0", "p0"), about("m1", "p1", 0.5), about("m2", "p2"), about("m3", "p0", 0.25)]
     sure = EdgeExtrasPut(confidence=0.5)
     edges += [EdgePut(0, ("p1", "p0", "knows"), 0.8), EdgePut(0, ("p1", "p2", "works_on"), 0.5, extras=sure)]
@@ -381,7 +383,7 @@ def test_from_entity_to_entity(world: World) -> None:
     answer = world.recall("anything", explain=True, **given)
     assert [(hit.id, hit.hops) for hit in answer.hits] == [("m0", 0), ("m1", 1), ("m3", 0), ("m2", 2)]
     assert [hit.score for hit in answer.hits] == pytest.approx([1.0, 0.4, 0.25, 0.2], abs=1e-3)
-    assert "1 hop to p1: way 0.80, relevance 0.50" in str(answer.hits[1].why)
+    assert "1 hop to p1: path 0.80, relevance 0.50" in str(answer.hits[1].why)
     assert world.found("anything", depth=1, **given) == ["m0", "m1", "m3"]
     assert world.found("what did Ann Lee's cat say", mode="graph", depth=1) == ["m0", "m1", "m3"]
     assert world.found("owl", mode="graph", depth=1, limit=1) == ["m2"]
@@ -390,9 +392,9 @@ def test_from_entity_to_entity(world: World) -> None:
         world.recall("anything", mode="graph", entity="Nobody")
 
 
-def test_a_filter_in_graph_mode_reaches_all_memories_of_a_hub(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_mode_filter_reaches_all_memories_of_hub(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [memory(f"m{number}", "fox", tags=("rare",) if number < 3 else ()) for number in range(60)]
-    world.write(WriteBatch(nodes=[*people("User"), *nodes], edges=[about(each.id, "p0", 0.5) for each in nodes]))
+    world.write(WriteBatch(nodes=[*put_people("User"), *nodes], edges=[about(each.id, "p0", 0.5) for each in nodes]))
     assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
     monkeypatch.setattr(recaller, "_JUDGE_BATCH_SIZE", 10)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 60
@@ -404,9 +406,9 @@ def test_a_filter_in_graph_mode_reaches_all_memories_of_a_hub(world: World, monk
         assert set(world.found(mode=mode, entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
 
 
-def test_names_that_several_have_and_what_is_no_date_are_refused(world: World) -> None:
-    world.write(WriteBatch(nodes=[*people("Ann", "ann"), memory("m1", "fox")]))
-    with pytest.raises(Conflict, match="names 2 entities"):
+def test_ambiguous_name_and_invalid_date_are_rejected(world: World) -> None:
+    world.write(WriteBatch(nodes=[*put_people("Ann", "ann"), memory("m1", "fox")]))
+    with pytest.raises(Conflict, match="name of 2 entities"):
         world.recall(entity="ANN")
     for field in ("after_date", "before_date"):
         wanted: dict[str, Any] = {field: "2026-01"}
@@ -414,15 +416,15 @@ def test_names_that_several_have_and_what_is_no_date_are_refused(world: World) -
             world.recall("fox", **wanted)
 
 
-def test_importance_decides_between_equals(world: World) -> None:
-    created = ago(1)
+def test_importance_breaks_ties_in_recall(world: World) -> None:
+    created = time_ago(1)
     importance = (None, None, 1.0, None)
     nodes = [memory(f"m{at}", "fox", importance=each, created_at=created) for at, each in enumerate(importance)]
     world.write(WriteBatch(nodes=nodes))
     assert world.found()[0] == "m2"
 
 
-def test_only_what_is_near_is_found_by_meaning(world: World) -> None:
+def test_semantic_mode_applies_min_similarity(world: World) -> None:
     world.write(WriteBatch(nodes=[memory("m1", "fox"), memory("m2", "fox hen owl cat elk bat cow"), memory("m3", "x")]))
     assert world.found("fox", mode="semantic") == ["m1"]
     assert world.found("fox", mode="semantic", min_similarity=-1.0)[0] == "m1"
@@ -431,7 +433,7 @@ def test_only_what_is_near_is_found_by_meaning(world: World) -> None:
     assert set(world.found("fox", mode="hybrid", min_similarity=-1.0)) == {"m1", "m2", "m3"}
 
 
-def test_hits_without_a_content_word_and_below_the_floor_are_no_hits(world: World) -> None:
+def test_min_relevance_filters_hits_without_content_word(world: World) -> None:
     world.write(WriteBatch(nodes=[memory("m1", "The cafeteria closes at 3 pm"), memory("m2", "Quantum leap")]))
     assert world.found("what is quantum chromodynamics at the moment?") == ["m2"]
     assert world.found("at the", mode="keyword") == ["m1"]
@@ -442,7 +444,7 @@ def test_hits_without_a_content_word_and_below_the_floor_are_no_hits(world: Worl
     assert set(world.found("the zebra at dawn", min_similarity=-1.0)) == {"m1", "m2"}
 
 
-def test_nothing_there_is_nothing_found(world: World) -> None:
+def test_recall_from_empty_store(world: World) -> None:
     for mode in MODES:
         answer = world.recall("fox in Paris", mode=mode)
         assert (answer.hits, answer.withheld) == ([], {})
@@ -453,8 +455,8 @@ def below(child: str, parent: str) -> EdgePut:
     return EdgePut(0, (child, parent, "child_of"), 1.0)
 
 
-def test_what_stands_beside_the_best_takes_a_part_of_their_scores(world: World) -> None:
-    """A domain, a concept, two facts and an episode: what is found brings its parent, sibling and child along."""
+def test_expand_boosts_neighbours_of_best_hits(world: World) -> None:
+    """A hit among a domain, a concept, two facts and an episode boosts its parent, sibling and child."""
     layers = {"domain": 0, "functional": 1, "haskell": 2, "erlang": 2, "talk": 3, "other": 2}
     texts = {
         "domain": "all that runs on computers",
@@ -467,10 +469,10 @@ def test_what_stands_beside_the_best_takes_a_part_of_their_scores(world: World) 
     nodes = [memory(key, texts[key], layer=layer) for key, layer in layers.items()]
     nodes += [
         memory("faded", "bygone", layer=2, confidence=0.01),
-        memory("void", "gone", ended="forgotten", valid_from=ago(9), valid_to=ago(9)),
-        memory("later", "to come", layer=2, valid_from=ago(-9)),
+        memory("void", "gone", ended="forgotten", valid_from=time_ago(9), valid_to=time_ago(9)),
+        memory("later", "to come", layer=2, valid_from=time_ago(-9)),
         memory("again", "Technical skills: experienced with Haskell!", layer=2, confidence=0.5),
-        *people("Ann"),
+        *put_people("Ann"),
     ]
     tree = [("functional", "domain"), ("haskell", "functional"), ("talk", "haskell")]
     tree += [(child, "functional") for child in ("erlang", "faded", "void", "later")]
@@ -513,14 +515,14 @@ SAID = {
 }
 
 
-def talk(**fields: dict[str, Any]) -> WriteBatch:
+def put_conversation(**fields: dict[str, Any]) -> WriteBatch:
     nodes = [memory(key, said, layer=3, **fields.get(key, {})) for key, said in SAID.items()]
     edges = [EdgePut(0, (*pair, "next"), 1.0) for pair in (("t1", "t2"), ("t2", "t3"), ("u1", "u2"))]
     return WriteBatch(nodes=nodes, edges=edges)
 
 
-def test_turns_of_a_conversation_are_found_by_what_is_said_around_them(world: World) -> None:
-    sequence = world.write(talk())
+def test_conversation_turns_are_found_by_context(world: World) -> None:
+    sequence = world.write(put_conversation())
     asked: dict[str, Any] = {"query": "which instrument did Bob buy", "explain": True}
     assert world.found("instrument", mode="keyword") == ["t1"]
     for expand in (False, True):
@@ -532,8 +534,8 @@ def test_turns_of_a_conversation_are_found_by_what_is_said_around_them(world: Wo
     assert world.found(as_of=str(sequence), **asked)[:2] == ["t1", "t2"]
 
 
-def test_turns_that_do_not_pass_take_nothing(world: World) -> None:
-    world.write(talk(t2={"tags": ("red",)}, t3={"confidence": 0.01}))
+def test_filtered_turns_are_not_boosted(world: World) -> None:
+    world.write(put_conversation(t2={"tags": ("red",)}, t3={"confidence": 0.01}))
     asked: dict[str, Any] = {"query": "which instrument did Bob buy", "expand": True, "explain": True}
     hits = {hit.id: hit for hit in world.recall(**asked).hits}
     assert hits["t2"].via == "t1"
@@ -541,7 +543,7 @@ def test_turns_that_do_not_pass_take_nothing(world: World) -> None:
     assert [hit.via for hit in world.recall(tags=["red"], **asked).hits] == [msgspec.UNSET]
 
 
-def test_a_filler_word_of_a_small_store_is_not_worth_the_most(world: World) -> None:
+def test_filler_word_in_small_store_has_low_score(world: World) -> None:
     world.write(WriteBatch(nodes=[memory("fox", "fox"), memory("hen", "hen elk"), memory("owl", "owl")]))
     best = world.recall("hen cat dog yak", explain=True).hits[0]
     assert best.id == "hen"
@@ -550,7 +552,7 @@ def test_a_filler_word_of_a_small_store_is_not_worth_the_most(world: World) -> N
     assert f"words {best.keyword_score / MIN_TOP_KEYWORD_SCORE:.2f}" in str(best.why)
 
 
-def test_a_hub_gives_nothing_and_of_many_children_the_nearest_take(world: World) -> None:
+def test_hub_boosts_nothing_and_only_nearest_children_are_boosted(world: World) -> None:
     nodes = [memory("hub", "fox"), memory("one", "hen"), *(memory(f"m{at}", "cat") for at in range(40))]
     nodes += [memory(f"c{at}", "owl" if at % 4 else "fox owl") for at in range(20)]
     edges = [EdgePut(0, ("hub", f"m{at}", "next"), 1.0) for at in range(40)] + [EdgePut(0, ("one", "m7", "next"), 1.0)]
@@ -563,10 +565,10 @@ def test_a_hub_gives_nothing_and_of_many_children_the_nearest_take(world: World)
     assert sum(hit.said for hit in hits if isinstance(hit.said, int)) == 9
 
 
-def test_what_was_superseded_is_shown_when_asked_for_and_a_budget_is_kept(world: World) -> None:
-    bounds = {"valid_from": ago(300), "valid_to": ago(100)}
+def test_superseded_memories_on_request_and_token_budget(world: World) -> None:
+    bounds = {"valid_from": time_ago(300), "valid_to": time_ago(100)}
     then = memory("paris", "fox lives in paris", ended="superseded", belongs_to="home", **bounds)
-    world.write(WriteBatch(nodes=[then, memory("home", "fox lives in berlin", valid_from=ago(100))]))
+    world.write(WriteBatch(nodes=[then, memory("home", "fox lives in berlin", valid_from=time_ago(100))]))
     for mode in ("keyword", "semantic", "hybrid"):
         asked: dict[str, Any] = {"query": "fox lives in", "mode": mode, "min_similarity": 0.1}
         plain = world.recall(valid_at="any", **asked).hits

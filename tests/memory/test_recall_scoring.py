@@ -1,4 +1,4 @@
-"""The order of memories, and the ways to them."""
+"""Ranking of memories, and paths between entities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.fuzzing import examples
 FULL = MemoryScoreInputs(1.0, 0.5)
 
 
-def test_confidence_is_the_last_factor_of_both_together() -> None:
+def test_hybrid_score_is_multiplied_by_confidence() -> None:
     words, meaning = {"a": 8.0, "b": 4.0}, {"a": 0.5, "b": 0.75, "c": 1.0}
     standing = {"a": MemoryScoreInputs(0.5, 0.5), "b": FULL, "c": FULL}
     found = joined(weighted(words, meaning, 0.4), words, meaning, standing)
@@ -37,7 +37,7 @@ def test_confidence_is_the_last_factor_of_both_together() -> None:
     assert found[2].why == "words 1.00, meaning 0.50, times confidence 0.50"
 
 
-def test_one_index_alone_keeps_its_order_and_scores() -> None:
+def test_single_index_keeps_order_and_scores() -> None:
     found = plain({"a": 7.5, "b": 2.0}, by_words=True)
     assert [(each.id, each.score, each.keyword, each.semantic) for each in found] == [
         ("a", 7.5, 7.5, None),
@@ -46,13 +46,13 @@ def test_one_index_alone_keeps_its_order_and_scores() -> None:
     assert plain({"a": 0.25}, by_words=False)[0].why == "meaning 0.25"
 
 
-def test_importance_tells_equals_apart() -> None:
+def test_importance_breaks_ties() -> None:
     found = [Recalled(key, 0.5, 0.5) for key in "abc"]
     order = in_order(found, {"a": FULL, "b": MemoryScoreInputs(1.0, 1.0), "c": FULL})
     assert [each.id for each in order] == ["b", "a", "c"]
 
 
-def test_what_was_left_out_counts_where_it_matches_no_worse() -> None:
+def test_withheld_counts_only_equal_or_better_matches() -> None:
     shown = [Recalled("a", 0.4, 0.8), Recalled("b", 0.3, 0.5)]
     left_out = {"x": 0.6, "y": 0.5, "z": 0.4}
     why = {"x": "superseded", "y": "below_confidence", "z": "below_confidence"}
@@ -68,7 +68,7 @@ STARTS = st.dictionaries(st.sampled_from(ENTITIES), WORTH, max_size=2)
 
 
 def all_walks(starts: dict[str, float], edges: list[tuple[str, str, float]], depth: int) -> dict[str, float]:
-    """The best product of any walk of at most so many relations."""
+    """Return the best product of any walk of limited length."""
     best = {entity: strength for entity, strength in starts.items() if strength > 0}
     level = dict(best)
     for _ in range(depth):
@@ -84,9 +84,7 @@ def all_walks(starts: dict[str, float], edges: list[tuple[str, str, float]], dep
 
 @given(starts=STARTS, edges=EDGES, depth=st.integers(0, 4))
 @examples(200)
-def test_ways_are_the_best_of_all_walks(
-    starts: dict[str, float], edges: list[tuple[str, str, float]], depth: int
-) -> None:
+def test_paths_have_maximum_strength(starts: dict[str, float], edges: list[tuple[str, str, float]], depth: int) -> None:
     around: dict[str, list[tuple[str, float]]] = {}
     for one, other, worth in edges:
         around.setdefault(one, []).append((other, worth))
@@ -98,14 +96,14 @@ def test_ways_are_the_best_of_all_walks(
     assert all(way.hops <= depth for way in found)
 
 
-def test_a_weak_way_of_few_relations_leads_further_than_a_strong_one_of_many() -> None:
+def test_short_weak_path_reaches_further_than_long_strong_one() -> None:
     around = {"a": [("b", 1.0), ("c", 0.1)], "b": [("c", 1.0)], "c": [("d", 1.0)]}
     found = {way.entity: way for way in ways({"a": 1.0}, lambda entity: around.get(entity, ()), 2)}
     assert found["c"] == RecallPath("c", 1.0, 2)
     assert found["d"] == RecallPath("d", 0.1, 2)
 
 
-def test_many_entities_are_not_all_gone_through() -> None:
+def test_visited_entities_are_limited() -> None:
     chance = random.Random(3)
     found = ways({"0": 1.0}, lambda _: ((str(chance.randrange(10**9)), chance.random()) for _ in range(50)), 9)
     assert sum(1 for _ in found) <= MAX_SPREAD_ENTITIES + 1
@@ -123,10 +121,10 @@ def test_many_entities_are_not_all_gone_through() -> None:
         ("ab", []),
     ],
 )
-def test_names_in_a_query_are_the_longest_that_are_known(query: str, named: list[str]) -> None:
+def test_longest_known_name_in_query_wins(query: str, named: list[str]) -> None:
     known = {name: [name] for name in ("alice smith", "alice", "smith", "bob", "web shop", "what", "ab", "is")}
     assert named_in(possible_names(query), known) == named
 
 
-def test_long_queries_are_looked_through_to_a_bound() -> None:
+def test_name_search_in_long_query_is_limited() -> None:
     assert len(possible_names("word0 " + " ".join(f"word{number}" for number in range(5_000)))) < 400

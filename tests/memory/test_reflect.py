@@ -12,7 +12,7 @@ from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.names import IS_ABOUT
 from kgserve.storage.model.parents import CHILD_OF
 from kgserve.storage.rows.ways import parents
-from tests.memory.consolidated import Place, exported, memory, placed, put, row_of
+from tests.memory.memory_stores import Place, exported, memory, placed, put, row_of
 
 _BLOCKS = Path(__file__).with_name("topics.txt").read_text(encoding="utf-8").split("# ")[1:]
 TOPICS = {name: sentences for name, *sentences in map(str.splitlines, _BLOCKS[:6])}
@@ -29,8 +29,8 @@ def run(place: Place, name: str, **wanted: object) -> Reflection:
     return reflect(place.graph(name), ReflectRequest(**wanted))  # type: ignore[arg-type]
 
 
-def filled(place: Place, name: str) -> None:
-    """Concepts for four topics, and facts on six: their ids begin with their topics."""
+def put_topics(place: Place, name: str) -> None:
+    """Store concepts for four topics, and facts on six; ids begin with their topic."""
     concepts = [memory(topic, topic, "concept", layer=1) for topic in GIVEN]
     facts = [
         memory(f"{topic}/{at:02}", text, "fact", layer=2) for topic in TOPICS for at, text in enumerate(TOPICS[topic])
@@ -39,8 +39,8 @@ def filled(place: Place, name: str) -> None:
         put(store, [*concepts, *facts])
 
 
-def test_what_is_certain_is_placed_and_the_rest_is_proposed(place: Place, store: str) -> None:
-    filled(place, store)
+def test_certain_memories_are_placed_and_others_proposed(place: Place, store: str) -> None:
+    put_topics(place, store)
     before = exported(place.graph(store))
     dry = run(place, store, dry_run=True)
     assert exported(place.graph(store)) == before
@@ -73,8 +73,8 @@ def test_what_is_certain_is_placed_and_the_rest_is_proposed(place: Place, store:
         run(place, store, undo=True)
 
 
-def test_proposals_are_decided_once(place: Place, store: str) -> None:
-    filled(place, store)
+def test_proposal_is_decided_only_once(place: Place, store: str) -> None:
+    put_topics(place, store)
     before = exported(place.graph(store))
     done = run(place, store, threshold=0.9)
     concept, refused, *_ = (each for each in done.proposals if each.kind == "concept")
@@ -107,7 +107,7 @@ def test_proposals_are_decided_once(place: Place, store: str) -> None:
     assert exported(place.graph(store)) == before
 
 
-def test_entities_in_common_speak_for_a_place_and_for_a_contradiction(place: Place, store: str) -> None:
+def test_shared_entities_support_placement_and_contradiction(place: Place, store: str) -> None:
     ports = [memory(f"port{at}", f"The shop's database listens on port 543{at}.") for at in (2, 3)]
     with place.pool.lease(store, create=True) as leased:
         put(leased, [NodePut(0, "Shop", "project", "")])
@@ -122,7 +122,7 @@ def test_entities_in_common_speak_for_a_place_and_for_a_contradiction(place: Pla
     assert run(place, store, dry_run=True).proposals == []
 
 
-def test_what_says_the_same_is_made_one_and_an_undo_brings_it_back(place: Place, store: str) -> None:
+def test_reflect_merges_duplicates_and_undo_restores_them(place: Place, store: str) -> None:
     texts = ("Alice prefers tea.", "alice prefers the tea")
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory(f"m{at}", text) for at, text in enumerate(texts)])
@@ -132,7 +132,7 @@ def test_what_says_the_same_is_made_one_and_an_undo_brings_it_back(place: Place,
     assert exported(place.graph(store)) == before
 
 
-def test_a_concept_without_words_is_named_by_what_its_first_memory_says(place: Place, store: str) -> None:
+def test_concept_without_words_is_named_after_first_memory(place: Place, store: str) -> None:
     texts = ("1 + 1 = 2", "1 + 2 = 3", "2 + 2 = 4", "2 + 3 = 5")
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory(f"sum{at}", text) for at, text in enumerate(texts)])

@@ -31,7 +31,7 @@ def kept(library: Library, store: str) -> Store:
     return library.store(store)
 
 
-def done(answer: RetainAnswer) -> list[tuple[str, str]]:
+def operations_of(answer: RetainAnswer) -> list[tuple[str, str]]:
     return [(each.type, each.content) for each in answer.operations]
 
 
@@ -39,18 +39,18 @@ def types(answer: RetainAnswer) -> list[str]:
     return [each.type for each in answer.operations]
 
 
-def exported(kept: Store) -> list[dict[str, Any]]:
-    """All rows, but for what every write moves."""
+def stable_rows(kept: Store) -> list[dict[str, Any]]:
+    """Return all rows without the fields that every write changes."""
     rows = [msgspec.to_builtins(row) for row in kept.export()]
     return sorted(({key: value for key, value in row.items() if key not in MOVING} for row in rows), key=str)
 
 
-def test_what_a_text_comes_to(kept: Store) -> None:
+def test_retain_operations_of_text(kept: Store) -> None:
     kept.create_entities([{"name": name, "entity_type": "location"} for name in ("New York", "York")])
     knows = {"source": "Alice", "target": "Bob", "relation_type": "knows", "strength": 0.9}
     alice = [{"name": "Alice", "entity_type": "person"}]
     first = kept.retain("The office in New York opens at nine.", entities=alice, relations=[knows], tags=["work"])
-    assert sorted(done(first)) == [
+    assert sorted(operations_of(first)) == [
         ("create", "The office in New York opens at nine."),
         ("link", "Alice"),
         ("link", "Alice knows Bob"),
@@ -61,14 +61,14 @@ def test_what_a_text_comes_to(kept: Store) -> None:
     memory = kept.memory(made.memory_id, touch=False)
     assert (memory.memory_type, memory.layer, memory.tags, memory.importance) == ("fact", 2, ["work"], 0.5)
     assert kept.memory_stats().total_relations == 1
-    # The same again, and in other words; then what is near, which is told.
+    # The same text, other words, and a near text, which is reported.
     again = kept.retain("the office in New York opens at nine")
-    assert done(again) == [("noop", "The office in New York opens at nine.")]
+    assert operations_of(again) == [("noop", "The office in New York opens at nine.")]
     near = kept.retain("The office in New York opens at ten.")
     assert near.near_checked
     assert [each.id for each in near.similar] == [made.memory_id]
     assert [each.type for each in near.operations if each.type != "link"] == ["create"]
-    # A correction, and what it needs.
+    # A correction, and its required fields.
     right = kept.retain("The office in New York opens at 8.", supersedes=made.memory_id, update="correct")
     assert [each.type for each in right.operations] == ["update"]
     assert right.operations[0].version_id == f"{made.memory_id}@{right.sequence}"
@@ -90,36 +90,38 @@ def test_what_a_text_comes_to(kept: Store) -> None:
         kept.retain("x", entity_id="nobody", update="correct")
     with pytest.raises(Conflict):
         kept.retain("x", entity_id=made.memory_id, update="never")
-    assert done(kept.retain("x", entity_id="somebody", layer=1, memory_type="topic")) == [("create", "x")]
+    assert operations_of(kept.retain("x", entity_id="somebody", layer=1, memory_type="topic")) == [("create", "x")]
 
 
-def test_a_conversation_that_is_sent_again_adds_its_new_turns(kept: Store) -> None:
+def test_resent_conversation_adds_only_new_turns(kept: Store) -> None:
     turns = [
         {"role": "user", "content": "Hello", "at": "2026-01-01T10:00:00Z"},
         {"role": "assistant", "content": " "},
         {"role": "Caroline", "content": "Hello"},
     ]
     first = kept.retain(turns, source="chat")
-    assert done(first) == [("create", "Hello"), ("create", "Caroline: Hello")]
-    before = exported(kept)
+    assert operations_of(first) == [("create", "Hello"), ("create", "Caroline: Hello")]
+    before = stable_rows(kept)
     assert [each.type for each in kept.retain(turns, source="chat").operations] == ["noop", "noop"]
-    assert exported(kept) == before
+    assert stable_rows(kept) == before
     more = kept.retain([*turns, {"content": "Bye"}], source="chat")
     assert [each.type for each in more.operations] == ["noop", "noop", "create"]
     ids = [each.memory_id for each in more.operations]
-    ways = [(row["from"], row["to"]) for row in exported(kept) if row.get("relation_type") == "next"]
+    ways = [(row["from"], row["to"]) for row in stable_rows(kept) if row.get("relation_type") == "next"]
     assert sorted(ways, key=lambda way: ids.index(way[0])) == [(ids[0], ids[1]), (ids[1], ids[2])]
     memory = kept.memory(ids[1], touch=False)
     assert (memory.memory_type, memory.layer, memory.source) == ("episode", 3, "chat")
     assert memory.metadata == {"role": "Caroline", "position": 2}
     assert kept.memory(ids[0], touch=False).created_at.startswith("2026-01-01T10")
     assert kept.memory_stats().total_entities == 0
-    # A window of it, another text at a place, one that was forgotten.
+    # A window of the conversation, another text at a position, a forgotten turn.
     window = kept.retain([{"content": "Bye"}, {"content": "Back again"}], source="chat", first=3)
     assert [each.type for each in window.operations] == ["noop", "create"]
     with pytest.raises(Conflict):
         kept.retain([{"content": "Good day"}], source="chat")
-    assert done(kept.retain([{"content": "Good day"}], source="chat", update="correct")) == [("update", "Good day")]
+    assert operations_of(kept.retain([{"content": "Good day"}], source="chat", update="correct")) == [
+        ("update", "Good day")
+    ]
     kept.forget(entity_id=ids[2])
     stays = kept.retain([{"content": "Bye"}], source="chat", first=3)
     assert [(each.type, each.reason) for each in stays.operations] == [("noop", "was forgotten, and stays so")]
@@ -129,7 +131,7 @@ def test_a_conversation_that_is_sent_again_adds_its_new_turns(kept: Store) -> No
         kept.retain(turns, entity_id="x")
 
 
-def test_what_was_said_long_ago_fades_from_when_it_is_kept(library: Library, store: str) -> None:
+def test_old_turn_decays_from_time_of_storing(library: Library, store: str) -> None:
     library.create(store, memory={"prune": "off"})
     kept = library.store(store)
     old = "2020-02-03T04:05:06Z"
@@ -143,7 +145,7 @@ def test_what_was_said_long_ago_fades_from_when_it_is_kept(library: Library, sto
     assert memory.effective_confidence == pytest.approx(1, abs=0.01)
     assert {each.id for each in kept.memories(before_date="2020-03-01T00:00:00Z").memories} == {turn, text}
     assert kept.prune_memories(dry_run=True).ids == [text]
-    # What is said to be unsure fades from now as well, and stays for a day.
+    # An uncertain statement also decays from now, and is protected for a day.
     unsure = kept.retain([{"content": "Or red.", "at": old}], source="chat", first=1, confidence=0.01)
     assert kept.prune_memories(dry_run=True).ids == [text]
     assert kept.prune_memories(dry_run=True).kept == {"recent": 1}
@@ -157,8 +159,8 @@ def versions_of_a_secret(kept: Store) -> int:
     return kept.retain("Ann likes tea.", entities=ANN).sequence
 
 
-def asked(kept: Store, at_least: int, valid_at: str | None, as_of: int | None = None) -> dict[str, str]:
-    """Every way to ask for the key that finds it, and what it says."""
+def find_by_each_read(kept: Store, at_least: int, valid_at: str | None, as_of: int | None = None) -> dict[str, str]:
+    """Return the text of the key by each kind of read that finds it."""
     query = "Ann spare key stone"
     moments: dict[str, Any] = {"valid_at": valid_at, "as_of": as_of}
     found: dict[str, Any] = {
@@ -173,26 +175,26 @@ def asked(kept: Store, at_least: int, valid_at: str | None, as_of: int | None = 
     return {way: text for way, each in found.items() if "under stone" in (text := str(each))}
 
 
-def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Store) -> None:
+def test_forgotten_memory_is_hidden_and_undo_restores_it(kept: Store) -> None:
     before = versions_of_a_secret(kept)
-    here = exported(kept)
+    here = stable_rows(kept)
     for moment, stone in ((None, 4), ("2022-06-01T00:00:00Z", 2)):
-        ways = asked(kept, before, moment)
+        ways = find_by_each_read(kept, before, moment)
         assert len(ways) == 6, ways.keys()
         assert all(f"stone {stone}" in text and f"stone {3 - stone}" not in text for text in ways.values())
     assert kept.forget(entity_id="key", dry_run=True).memories_removed == 5
     assert kept.forget(query="where is the spare key?").matches[0].id == "key"
-    assert exported(kept) == here
+    assert stable_rows(kept) == here
     gone = kept.forget(ids=["key", "nobody"], reason="a secret")
     assert (gone.memories_removed, gone.relations_removed, gone.ids[0]) == (5, 5, "key")
     for moment in (None, "2020-06-01T00:00:00Z", "2022-06-01T00:00:00Z", "2024-06-01T00:00:00Z"):
-        assert asked(kept, gone.sequence, moment) == {}
+        assert find_by_each_read(kept, gone.sequence, moment) == {}
     with pytest.raises(NotFound, match="undo"):
         list(kept.entity_history("key"))
     with pytest.raises(NotFound):
         kept.memory("key")
-    assert "recall" in asked(kept, gone.sequence, "any")
-    assert {"recall", "search", "traverse"} <= asked(kept, gone.sequence, None, as_of=before).keys()
+    assert "recall" in find_by_each_read(kept, gone.sequence, "any")
+    assert {"recall", "search", "traverse"} <= find_by_each_read(kept, gone.sequence, None, as_of=before).keys()
     with pytest.raises(Conflict, match="forgotten"):
         kept.retain("Ann keeps the spare key under stone 9.", entity_id="key")
     twice: list[dict[str, Any]] = [{"entity_id": "key"}, {"ids": ["nobody"]}, {"entity_id": "nobody", "undo": True}]
@@ -201,9 +203,9 @@ def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Stor
         assert (nothing.memories_removed, nothing.memories_restored, nothing.ids) == (0, 0, [])
     back = kept.forget(entity_id="key", undo=True)
     assert (back.memories_restored, back.relations_restored) == (5, 5)
-    assert exported(kept) == here
-    assert len(asked(kept, back.sequence, None)) == 6
-    # For good.
+    assert stable_rows(kept) == here
+    assert len(find_by_each_read(kept, back.sequence, None)) == 6
+    # Permanently.
     assert kept.forget(entity_id="key", hard=True).memories_removed == 5
     assert kept.memory_stats().total_memories == 1
     assert kept.memory_stats().ended == {}
@@ -216,12 +218,12 @@ def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Stor
         kept.forget(entity_id="Ann")
 
 
-def test_an_edge_between_two_that_were_forgotten_comes_back_with_the_second(kept: Store) -> None:
+def test_edge_between_forgotten_memories_returns_with_second(kept: Store) -> None:
     for name in ("one", "two"):
         kept.retain(f"Number {name}.", entity_id=name)
     kept.retain([{"content": "a"}, {"content": "b"}], source="c")
     ids = [each.id for each in kept.memories(layer=3).memories]
-    here = exported(kept)
+    here = stable_rows(kept)
     assert [kept.forget(entity_id=each).relations_removed for each in ids] == [1, 0]
     assert [kept.forget(entity_id=each, undo=True).relations_restored for each in ids] == [0, 1]
-    assert exported(kept) == here
+    assert stable_rows(kept) == here

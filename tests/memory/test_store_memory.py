@@ -1,4 +1,4 @@
-"""What storing a memory comes to: new, met, merged, kept apart; and names that are one entity."""
+"""Outcomes of storing a memory: created, duplicate, merged, kept apart; and entities by name."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def put(store: World, content: str, **fields: Any) -> StoredMemory:
     return store_memory.store_memory(store.graph, StoreMemoryRequest(content=content, **fields)).result(PATIENCE)
 
 
-def got(store: World, memory_id: str, *, touch: bool = False) -> Memory:
+def read_memory(store: World, memory_id: str, *, touch: bool = False) -> Memory:
     return store_memory.get_memory(store.graph, MemoryRequest(memory_id=memory_id, touch=touch))
 
 
@@ -76,7 +76,7 @@ def active(store: World) -> list[str]:
     return sorted(row.content for row in all_rows(store).values() if store_memory.is_active(row))
 
 
-def test_a_new_memory_is_as_it_was_sent(store: World) -> None:
+def test_new_memory_has_requested_fields(store: World) -> None:
     stored = put(
         store,
         DARK,
@@ -90,7 +90,7 @@ def test_a_new_memory_is_as_it_was_sent(store: World) -> None:
         valid_from="2026-01-01T00:00:00Z",
     )
     assert stored.outcome == "created"
-    memory = got(store, stored.id)
+    memory = read_memory(store, stored.id)
     assert (memory.content, memory.memory_type, memory.tags) == (DARK, "preference", ["ui"])
     assert (memory.confidence, memory.importance, memory.source, memory.context) == (1.0, 0.75, "chat", "at lunch")
     assert memory.metadata == {"a": [2], "b": 1}
@@ -99,7 +99,7 @@ def test_a_new_memory_is_as_it_was_sent(store: World) -> None:
     assert (memory.access_count, memory.last_accessed_at) == (0, None)
 
 
-def test_the_same_text_is_met_and_counts_as_a_use(store: World) -> None:
+def test_equal_text_is_duplicate_and_counts_as_use(store: World) -> None:
     first = put(store, DARK, tags=["a"], confidence=0.5)
     again = put(store, "  user prefers   DARK mode. ")
     assert (again.id, again.outcome, again.content) == (first.id, "duplicate", DARK)
@@ -112,7 +112,7 @@ def test_the_same_text_is_met_and_counts_as_a_use(store: World) -> None:
     assert [each.name for each in more.entities] == ["Bob"]
 
 
-def test_another_form_of_the_words_is_merged_and_kept_as_absorbed(store: World) -> None:
+def test_other_word_forms_are_merged_as_absorbed(store: World) -> None:
     first = put(store, "The user likes dark modes")
     second = put(store, "User likes the dark mode!", tags=["x"])
     assert (second.id, second.outcome, second.tags) == (first.id, "merged", ["x"])
@@ -120,14 +120,14 @@ def test_another_form_of_the_words_is_merged_and_kept_as_absorbed(store: World) 
     assert absorbed.extras is not None
     assert (absorbed.content, absorbed.extras.ended) == ("User likes the dark mode!", "merged")
     assert absorbed.extras.belongs_to == first.id
-    assert got(store, absorbed.id).id == first.id
+    assert read_memory(store, absorbed.id).id == first.id
     assert active(store) == ["The user likes dark modes"]
 
 
 @pytest.mark.parametrize(
     ("policy", "outcome"), [("off", "created"), ("exact", "created"), ("guarded", "merged"), ("similarity", "merged")]
 )
-def test_the_policy_says_what_is_merged(store: World, policy: Any, outcome: str) -> None:
+def test_dedup_policy_decides_merge(store: World, policy: Any, outcome: str) -> None:
     put(store, "The user likes dark modes")
     assert put(store, "The user likes dark mode", dedup=policy).outcome == outcome
     assert put(store, "The user likes dark modes", dedup=policy).outcome == (
@@ -135,16 +135,16 @@ def test_the_policy_says_what_is_merged(store: World, policy: Any, outcome: str)
     )
 
 
-def test_what_only_sounds_alike_is_kept_apart(store: World) -> None:
+def test_similar_but_different_texts_are_not_merged(store: World) -> None:
     texts = ["The port is 5432", "The port is 5433", "The port is not 5432", "React over Vue", "Vue over React"]
     texts += ["Api_Key", "API_KEY", "userID", "userId"]
     assert [put(store, text).outcome for text in texts] == ["created"] * 9
 
 
-def test_other_layers_episodes_and_namesakes_are_kept_apart(store: World) -> None:
-    assert put(store, "Stand-up happened", layer=3).outcome == "created"
-    assert put(store, "Stand-up happened", layer=3).outcome == "created"
-    assert put(store, "Stand-up happened", layer=2).outcome == "created"
+def test_layers_episodes_and_namesakes_are_not_merged(store: World) -> None:
+    assert put(store, "Meeting happened", layer=3).outcome == "created"
+    assert put(store, "Meeting happened", layer=3).outcome == "created"
+    assert put(store, "Meeting happened", layer=2).outcome == "created"
     person, project = (AssociatedEntity(name="Alice", entity_type=kind) for kind in ("person", "project"))
     assert put(store, "Alice is late", entities=[person]).outcome == "created"
     assert put(store, "Alice is late", entities=[project]).outcome == "created"
@@ -153,9 +153,7 @@ def test_other_layers_episodes_and_namesakes_are_kept_apart(store: World) -> Non
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
 @pytest.mark.parametrize("again", ["Alice likes dark themes", "Alice likes the dark themes!"])
-def test_a_memory_without_layer_is_one_with_the_same_of_any_layer_but_episodes(
-    store: World, layer: int, again: str
-) -> None:
+def test_unlayered_memory_merges_into_any_layer_except_episodes(store: World, layer: int, again: str) -> None:
     first = put(store, "Alice likes dark themes")
     assert put(store, again, layer=3).outcome == "created"
     second = put(store, again, layer=layer)
@@ -166,19 +164,19 @@ def test_a_memory_without_layer_is_one_with_the_same_of_any_layer_but_episodes(
     assert put(store, again, layer=(layer + 1) % 3).outcome == "created"
 
 
-def test_a_merge_gives_no_layer_that_the_hierarchy_does_not_allow(store: World) -> None:
+def test_merge_does_not_set_layer_that_violates_hierarchy(store: World) -> None:
     above = put(store, "Rust projects")
     put(store, "Rust", layer=1, parent_id=above.id)
     again = put(store, "Rust projects", layer=2)
     assert (again.id, again.outcome, again.layer) == (above.id, "duplicate", UNSET)
 
 
-def test_a_chosen_type_is_not_merged_into_a_default_one_in_other_words(store: World) -> None:
+def test_chosen_type_is_not_merged_into_default_type(store: World) -> None:
     put(store, "Alice likes dark themes")
     assert put(store, "Alice likes the dark themes", memory_type="decision").outcome == "created"
 
 
-def test_memories_of_one_batch_and_of_one_group_meet_each_other(store: World) -> None:
+def test_deduplication_within_batch_and_group_commit(store: World) -> None:
     batch = StoreMemoriesRequest(memories=[StoreMemoryRequest(content=text) for text in (DARK, "b", DARK, "B.")])
     done = store_memory.store_memories(store.graph, batch).result(PATIENCE)
     assert [each.outcome for each in done.results] == ["created", "created", "duplicate", "duplicate"]
@@ -191,21 +189,21 @@ def test_memories_of_one_batch_and_of_one_group_meet_each_other(store: World) ->
     found = [each.result(PATIENCE) for each in waiting]
     assert len({each.id for each in found}) == 1
     assert sorted(each.outcome for each in found) == ["created"] + ["duplicate"] * 4
-    assert got(store, found[0].id).access_count == 4
+    assert read_memory(store, found[0].id).access_count == 4
     assert [row.type for row in all_rows(store).values() if row.id == "Zoe"] == ["unknown"]
 
 
-def test_tags_and_metadata_never_grow_beyond_what_a_row_takes(store: World) -> None:
+def test_merged_tags_and_metadata_respect_row_limits(store: World) -> None:
     put(store, DARK, tags=[f"a{n}" for n in range(80)], metadata={"a": "x" * 200_000})
     merged = put(store, DARK, tags=[f"b{n}" for n in range(80)], metadata={"b": "y" * 200_000})
     assert len(merged.tags) == 100
     assert merged.metadata.keys() == {"a"}
 
 
-def test_an_id_of_ones_own(store: World) -> None:
+def test_caller_supplied_id(store: World) -> None:
     assert put(store, DARK, memory_id="mine").id == "mine"
     assert put(store, DARK, memory_id="mine").outcome == "duplicate"
-    with pytest.raises(Conflict, match="says something else"):
+    with pytest.raises(Conflict, match="exists with another text"):
         put(store, "another text", memory_id="mine")
     with pytest.raises(InvalidInput, match="path"):
         put(store, "x", memory_id="search")
@@ -213,7 +211,7 @@ def test_an_id_of_ones_own(store: World) -> None:
         store.graph, CreateEntitiesRequest(entities=[EntityInput(name="Plain", entity_type="note")])
     ).result(PATIENCE)
     assert put(store, "it becomes one", memory_id="Plain").outcome == "created"
-    assert got(store, "Plain").content == "it becomes one"
+    assert read_memory(store, "Plain").content == "it becomes one"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +225,7 @@ def test_an_id_of_ones_own(store: World) -> None:
         {"entity_names": ["x" * 600]},
     ],
 )
-def test_what_is_wrong_is_refused_and_nothing_is_stored(store: World, wrong: dict[str, Any]) -> None:
+def test_invalid_memory_is_rejected_without_write(store: World, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         put(store, **{"content": DARK, **wrong})
     assert all_rows(store) == {}
@@ -236,8 +234,8 @@ def test_what_is_wrong_is_refused_and_nothing_is_stored(store: World, wrong: dic
 def test_reading_reinforces_the_stored_confidence(store: World) -> None:
     old = put(store, DARK, created_at=before(days=15), confidence=0.8)
     assert old.effective_confidence == pytest.approx(0.8 * 0.5**0.5, abs=0.002)
-    assert got(store, old.id, touch=True).confidence == pytest.approx(0.9)
-    again = got(store, old.id)
+    assert read_memory(store, old.id, touch=True).confidence == pytest.approx(0.9)
+    again = read_memory(store, old.id)
     assert again.effective_confidence == pytest.approx(0.9, abs=0.002)
     assert (again.access_count, again.version) == (1, old.version)
 
@@ -246,7 +244,7 @@ def before(days: float) -> str:
     return format_time(now_in_microseconds() - round(days * 86_400_000_000))
 
 
-def test_an_update_changes_what_is_given(store: World) -> None:
+def test_update_changes_only_given_fields(store: World) -> None:
     old = put(store, DARK, tags=["a"], source="chat", entity_names=["Alice", "Bob"], created_at=before(days=60))
     assert old.effective_confidence == pytest.approx(0.25, abs=0.002)
     change = UpdateMemoryRequest(memory_id=old.id, content="prefers light mode", confidence=0.9, entity_names=["bob"])
@@ -261,17 +259,17 @@ def test_an_update_changes_what_is_given(store: World) -> None:
         store_memory.update_memory(store.graph, UpdateMemoryRequest(memory_id="none", content="x")).result(PATIENCE)
 
 
-def test_deleting_leaves_what_it_was_about(store: World) -> None:
+def test_delete_memory_keeps_entities(store: World) -> None:
     stored = put(store, DARK, entity_names=["Alice"])
     done = store_memory.delete_memory(store.graph, MemoryId(memory_id=stored.id)).result(PATIENCE)
     assert done.existed
     assert all_rows(store).keys() == {"Alice"}
     assert not store_memory.delete_memory(store.graph, MemoryId(memory_id=stored.id)).result(PATIENCE).existed
-    with pytest.raises(Conflict, match="no memory"):
+    with pytest.raises(Conflict, match="not a memory"):
         store_memory.delete_memory(store.graph, MemoryId(memory_id="Alice")).result(PATIENCE)
 
 
-def test_a_deletion_by_filter_wants_one_and_can_be_tried(store: World) -> None:
+def test_bulk_delete_requires_filter_and_supports_dry_run(store: World) -> None:
     kept = put(store, "new fact", memory_type="fact")
     gone = put(store, "old fact", memory_type="fact", created_at=before(days=100))
     put(store, "old error", memory_type="error", created_at=before(days=100))
@@ -295,18 +293,18 @@ def entities(store: World, *wanted: EntityInput) -> list[tuple[str, str]]:
     return [(each.id, each.outcome) for each in done.entities]
 
 
-def related(store: World, *wanted: tuple[str, str, str], **fields: Any) -> None:
+def relate_names(store: World, *wanted: tuple[str, str, str], **fields: Any) -> None:
     relations = [RelationInput(source=s, target=t, relation_type=r, **fields) for s, r, t in wanted]
     named.create_relations(store.graph, CreateRelationsRequest(relations=relations)).result(PATIENCE)
 
 
-def test_a_name_is_one_entity_in_any_spelling(store: World) -> None:
+def test_entity_name_is_unique_in_any_spelling(store: World) -> None:
     put(store, "about her", entity_names=["Alice"])
     assert entities(store, EntityInput(name="ALICE ", entity_type="person", aliases=["Al"])) == [("Alice", "updated")]
     assert entities(store, EntityInput(name="alice", entity_type="person")) == [("Alice", "existing")]
     assert entities(store, EntityInput(name="Alice", entity_type="project")) == [("Alice (project)", "created")]
     assert entities(store, EntityInput(name="al", entity_type="person")) == [("Alice", "existing")]
-    with pytest.raises(Conflict, match="names 2 entities"):
+    with pytest.raises(Conflict, match="name of 2 entities"):
         put(store, "which one?", entity_names=["Alice"])
     found = named.get_entity(store.graph, EntityId(entity_id="Alice"))
     assert (found.entity_type, found.memories, found.aliases) == ("person", 1, ["Al"])
@@ -322,7 +320,7 @@ def test_a_renamed_entity_keeps_its_id(store: World) -> None:
         named.update_entity(store.graph, UpdateEntityRequest(entity_id="Bob", name="eve")).result(PATIENCE)
 
 
-def test_two_names_of_one_are_merged_and_both_mean_it(store: World) -> None:
+def test_merged_entity_is_found_by_both_names(store: World) -> None:
     entities(store, EntityInput(name="Bob", entity_type="person"), EntityInput(name="Robert", entity_type="person"))
     put(store, "about Bob", entity_names=["Bob"])
     named.merge_entities(store.graph, MergeNode(node_id="bob", into="robert")).result(PATIENCE)
@@ -331,8 +329,8 @@ def test_two_names_of_one_are_merged_and_both_mean_it(store: World) -> None:
     assert (found.name, found.memories) == ("Robert", 2)
 
 
-def test_relations_by_name_and_the_graph_around_one(store: World) -> None:
-    related(store, ("A", "uses", "B"), ("A", "uses", "C"), ("B", "uses", "D"), strength=0.8)
+def test_relations_by_name_and_entity_graph(store: World) -> None:
+    relate_names(store, ("A", "uses", "B"), ("A", "uses", "C"), ("B", "uses", "D"), strength=0.8)
     put(store, "about B", entity_names=["b"])
     near = named.entity_graph(store.graph, EntityGraphRequest(entity_id="a", touch=False))
     assert [(node.id, node.depth) for node in near.nodes] == [("A", 0), ("B", 1), ("C", 1)]
@@ -346,8 +344,8 @@ def test_relations_by_name_and_the_graph_around_one(store: World) -> None:
         named.entity_graph(store.graph, EntityGraphRequest(entity_id="nobody"))
 
 
-def test_stating_a_relation_again_is_no_second_one(store: World) -> None:
-    related(store, ("A", "uses", "B"))
+def test_repeated_relation_is_updated(store: World) -> None:
+    relate_names(store, ("A", "uses", "B"))
     wanted = CreateRelationsRequest(
         relations=[RelationInput(source="a", target="B", relation_type="uses", strength=0.9, context="x")]
     )
@@ -362,10 +360,10 @@ def test_stating_a_relation_again_is_no_second_one(store: World) -> None:
     assert (gone.deleted, len(gone.missing)) == (1, 1)
 
 
-def test_deleting_entities_keeps_memories_unless_told(store: World) -> None:
+def test_delete_entities_keeps_memories_unless_cascade(store: World) -> None:
     put(store, "about both", entity_names=["A", "B"])
     put(store, "about A", entity_names=["A"])
-    related(store, ("A", "knows", "B"))
+    relate_names(store, ("A", "knows", "B"))
     dry = DeleteEntitiesRequest(entity_names=["a", "nobody"], cascade_memories=True, dry_run=True)
     told = named.delete_entities(store.graph, dry).result(PATIENCE)
     assert (told.count, told.memories_deleted, told.memories_shared, told.relations_deleted) == (1, 2, 1, 1)
@@ -378,7 +376,7 @@ def test_deleting_entities_keeps_memories_unless_told(store: World) -> None:
     assert active(store) == ["about A"]
 
 
-def test_two_that_want_to_be_below_each_other_at_once(store: World) -> None:
+def test_concurrent_parent_cycle_is_rejected(store: World) -> None:
     for key in ("a", "b", "c"):
         put(store, f"{key} is a concept", memory_id=key, layer=1)
     with held(store.open):

@@ -1,4 +1,4 @@
-"""What was true when: facts told in any order, corrections, and the edges of the rule."""
+"""Valid time of superseded facts: any order of writes, corrections, and boundary cases."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 
 @pytest.fixture
 def graph(place: StorePool, store: str) -> Graph:
-    # Neither indexes nor a history: what was true is in the rows alone.
+    # Neither indexes nor history: valid time is in the rows alone.
     return graph_of(place, store)
 
 
-def retained(graph: Graph, content: str, **wanted: Any) -> RetainAnswer:
+def retain_text(graph: Graph, content: str, **wanted: Any) -> RetainAnswer:
     return retain.retain(graph, RetainRequest(content=content, **wanted)).result(PATIENCE)
 
 
-def told(graph: Graph, content: str, **wanted: Any) -> RetainOperation:
-    """What was done to the memory itself."""
-    return next(each for each in retained(graph, content, **wanted).operations if each.type != "link")
+def retain_operation(graph: Graph, content: str, **wanted: Any) -> RetainOperation:
+    """Retain a text; return the operation on the memory itself."""
+    return next(each for each in retain_text(graph, content, **wanted).operations if each.type != "link")
 
 
 def versions(graph: Graph, memory: str) -> list[EntityVersion]:
@@ -76,7 +76,7 @@ def versions(graph: Graph, memory: str) -> list[EntityVersion]:
 
 
 def true_at(graph: Graph, moment: str | None) -> dict[str, str]:
-    """What lists say, by the memory that says it."""
+    """Return listed contents by memory id at a valid time."""
     page = lists.list_memories(graph, MemoriesQuery(valid_at=moment, limit=1000))
     assert page.next_cursor is None
     found = {each.id.partition("@")[0]: each.content for each in page.memories}
@@ -84,16 +84,20 @@ def true_at(graph: Graph, moment: str | None) -> dict[str, str]:
     return found
 
 
-def homes(graph: Graph) -> None:
-    told(graph, "Alice lives in Berlin.", entity_id="home", valid_from="2022-01-01T00:00:00Z", entities=ALICE)
-    told(graph, "Alice lives in London.", entity_id="home", valid_from="2025-01-01T00:00:00Z", entities=ALICE)
+def put_home_versions(graph: Graph) -> None:
+    retain_operation(
+        graph, "Alice lives in Berlin.", entity_id="home", valid_from="2022-01-01T00:00:00Z", entities=ALICE
+    )
+    retain_operation(
+        graph, "Alice lives in London.", entity_id="home", valid_from="2025-01-01T00:00:00Z", entities=ALICE
+    )
     late = {"valid_from": "2019-01-01T00:00:00Z", "valid_to": "2021-01-01T00:00:00Z"}
-    told(graph, "Alice lives in Madrid.", entity_id="home", entities=ALICE, **late)
+    retain_operation(graph, "Alice lives in Madrid.", entity_id="home", entities=ALICE, **late)
 
 
-def test_what_was_true_is_found_everywhere_without_a_history(graph: Graph) -> None:
-    homes(graph)
-    done = told(graph, "Alice lives in London, England.", entity_id="home", update="correct")
+def test_valid_time_reads_work_without_history(graph: Graph) -> None:
+    put_home_versions(graph)
+    done = retain_operation(graph, "Alice lives in London, England.", entity_id="home", update="correct")
     assert (done.type, done.memory_id) == ("update", "home")
     found = versions(graph, "home")
     assert [(each.id, each.content.split()[3][:6], each.valid_from, each.valid_to) for each in found] == [
@@ -116,42 +120,42 @@ def test_what_was_true_is_found_everywhere_without_a_history(graph: Graph) -> No
         walk = TraverseRequest(start_id="Alice", direction="both", valid_at=moment)
         assert [node.id for node in walked(graph, walk).nodes if node.id != "Alice"] == ids
         assert [node.id for node in nodes_of(graph, NodesQuery(type=["fact"], valid_at=moment)).nodes] == ids
-    # An archived version can be read, and neither changed nor superseded.
+    # An archived version can be read, but neither changed nor superseded.
     assert store_memory.get_memory(graph, MemoryRequest(memory_id="home@1")).access_count == 0
     for wanted in ({"supersedes": "home@1"}, {"supersedes": "home", "entity_id": "x"}):
         with pytest.raises((Conflict, InvalidInput)):
-            told(graph, "x", **wanted)
+            retain_operation(graph, "x", **wanted)
     with pytest.raises(NotFound):
         store_memory.update_memory(graph, UpdateMemoryRequest(memory_id="home@1", content="x")).result(PATIENCE)
-    # What is said again is no version, nor is it merged into a former one.
-    assert told(graph, "Alice lives in London, England.", entity_id="home").type == "noop"
-    assert told(graph, "Alice lives in Berlin.").type == "create"
-    # Deleted with all of them.
+    # A repeated statement creates no version and is not merged into a former one.
+    assert retain_operation(graph, "Alice lives in London, England.", entity_id="home").type == "noop"
+    assert retain_operation(graph, "Alice lives in Berlin.").type == "create"
+    # Deletion includes all versions.
     store_memory.delete_memory(graph, MemoryId(memory_id="home")).result(PATIENCE)
     assert [*true_at(graph, "2020-01-01T00:00:00Z").values()] == ["Alice lives in Berlin."]
     with pytest.raises((NotFound, Conflict)):
         versions(graph, "home")
 
 
-def by_node(graph: Graph) -> None:
+def delete_by_node(graph: Graph) -> None:
     assert mutations.delete_node(graph, NodeId(node_id="home")).result(PATIENCE).edges_deleted == 5
 
 
-def by_filter(graph: Graph) -> None:
+def delete_by_filter(graph: Graph) -> None:
     wanted = DeleteNodesRequest(types=["fact"], limit=1)
     foretold = reading.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
     done = reading.delete_nodes(graph, wanted).result(PATIENCE)
     assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
 
 
-def by_statement(graph: Graph) -> None:
+def delete_by_statement(graph: Graph) -> None:
     query = "MATCH (n:Entity {id: 'home'}) DETACH DELETE n"
     changes = write_transaction.run(graph, CypherRequest(query=query, mode="write")).changes
     assert changes is not None
     assert (changes.nodes_deleted, changes.edges_deleted) == (3, 5)
 
 
-def in_one_commit_with_another_version(graph: Graph) -> None:
+def delete_with_another_version(graph: Graph) -> None:
     with graph.lease() as store, held(store):
         request = RetainRequest(content="Alice lives in Rome.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
         later = retain.retain(graph, request)
@@ -160,16 +164,16 @@ def in_one_commit_with_another_version(graph: Graph) -> None:
     gone.result(PATIENCE)
 
 
-@pytest.mark.parametrize("delete", [by_node, by_filter, by_statement, in_one_commit_with_another_version])
+@pytest.mark.parametrize("delete", [delete_by_node, delete_by_filter, delete_by_statement, delete_with_another_version])
 @pytest.mark.parametrize("is_large", [False, True])
-def test_former_versions_go_with_the_memory_however_it_is_deleted(
+def test_deletion_includes_former_versions(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, delete: Callable[[Graph], None], *, is_large: bool
 ) -> None:
-    homes(graph)
+    put_home_versions(graph)
     if is_large:
         monkeypatch.setattr(bulk_delete, "MIN_BULK_DELETE_ROWS", 1)
     with graph.lease() as store:
-        # What others call so is no version.
+        # Nodes of other callers with such names are not versions.
         nodes = [NodePut(0, "draft", "paper", "x"), NodePut(1, "other@1", "paper", "y")]
         edges = [
             EdgePut(0, (source, target, VERSION_OF)) for source, target in (("draft", "other@1"), ("draft", "Alice"))
@@ -183,39 +187,39 @@ def test_former_versions_go_with_the_memory_however_it_is_deleted(
         assert_whole(store)
 
 
-def test_bounds_do_not_reach_into_those_of_a_former_version(graph: Graph) -> None:
-    homes(graph)
+def test_overlapping_validity_is_rejected(graph: Graph) -> None:
+    put_home_versions(graph)
 
     def changed(**wanted: Any) -> None:
         store_memory.update_memory(graph, UpdateMemoryRequest(memory_id="home", **wanted)).result(PATIENCE)
 
     for wanted in ({"valid_from": "2024-12-31T00:00:00Z"}, {"valid_from": "2018-01-01T00:00:00Z"}):
-        with pytest.raises(Conflict, match=r"'home@\d' was from 20"):
+        with pytest.raises(Conflict, match=r"'home@\d' is valid from 20"):
             changed(**wanted)
         with pytest.raises(Conflict, match="former version"):
-            told(graph, "Alice lives in London.", entity_id="home", update="correct", **wanted)
-    # Between two that were, and later.
+            retain_operation(graph, "Alice lives in London.", entity_id="home", update="correct", **wanted)
+    # Between two former versions, and after them.
     changed(valid_from="2021-02-01T00:00:00Z", valid_to="2021-11-01T00:00:00Z")
-    with pytest.raises(Conflict, match="'home@1' was from 2022-01-01"):
+    with pytest.raises(Conflict, match="'home@1' is valid from 2022-01-01"):
         changed(valid_to="2022-02-01T00:00:00Z")
     changed(valid_to="2022-01-01T00:00:00Z", valid_from="2021-01-01T00:00:00Z")
     assert true_at(graph, "2021-06-01T00:00:00Z") == {"home": "Alice lives in London."}
-    told(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
+    retain_operation(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
 
 
-def told_at_once(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
-    """Each in a write of its own, which share groups: what is decided in one counts, and then what is there."""
+def retain_concurrently(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+    """Retain each in a separate write of the same group commit: later ones see earlier decisions."""
     waiting = [retain.retain(graph, request) for request in requests]
     return [each.result(PATIENCE).operations for each in waiting]
 
 
-def told_in_one_commit(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+def retain_as_batch(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
     done = retain.retain_batch(graph, RetainBatchRequest(items=requests)).result(PATIENCE)
     return [each.operations for each in done.results]
 
 
-@pytest.mark.parametrize("tell", [told_at_once, told_in_one_commit])
-def test_facts_told_in_any_order_come_to_the_same(
+@pytest.mark.parametrize("tell", [retain_concurrently, retain_as_batch])
+def test_fact_order_does_not_change_result(
     place: StorePool, store: str, tell: Callable[[Graph, list[RetainRequest]], list[Operations]]
 ) -> None:
     made = random.Random(7)
@@ -270,12 +274,12 @@ def test_facts_told_in_any_order_come_to_the_same(
         assert [each.id for each in told_of][-1].startswith(f"{subject}@")
 
 
-def batch(graph: Graph, *items: dict[str, Any]) -> RetainedBatch:
+def retain_items(graph: Graph, *items: dict[str, Any]) -> RetainedBatch:
     request = msgspec.convert({"items": items}, RetainBatchRequest)
     return retain.retain_batch(graph, request).result(PATIENCE)
 
 
-def test_a_batch_comes_to_what_its_items_come_to_one_after_the_other(place: StorePool, store: str) -> None:
+def test_batch_equals_sequential_retains(place: StorePool, store: str) -> None:
     items: list[dict[str, Any]] = [
         {"content": "Alice lives in Berlin.", "entity_id": "home", "valid_from": "2022-01-01T00:00:00Z"},
         {"content": "Alice lives in London.", "supersedes": "home", "valid_from": "2025-01-01T00:00:00Z"},
@@ -297,7 +301,7 @@ def test_a_batch_comes_to_what_its_items_come_to_one_after_the_other(place: Stor
     for each in items[:3]:
         each["entities"] = [{"name": "Alice", "entity_type": "person"}]
     one, other = (graph_of(place, f"{store}-{name}") for name in ("one", "other"))
-    done = batch(one, *items)
+    done = retain_items(one, *items)
     assert [{step.type for step in each.operations} for each in done.results] == [
         {step.type for step in retain.retain(other, msgspec.convert(each, RetainRequest)).result(PATIENCE).operations}
         for each in items
@@ -312,7 +316,7 @@ def test_a_batch_comes_to_what_its_items_come_to_one_after_the_other(place: Stor
         found = [{node.content for node in walked(graph, walk).nodes} for graph in (one, other)]
         assert found[0] == found[1]
         assert len(found[0]) == 2
-    # What was told of is there under the id that it has come to, and nothing else is called so.
+    # Reported version ids exist, and no other version ids do.
     for each in done.results[:3]:
         step = each.operations[0]
         assert step.version_id is not None
@@ -320,12 +324,12 @@ def test_a_batch_comes_to_what_its_items_come_to_one_after_the_other(place: Stor
     assert len({version.id for version in versions(one, "home")}) == 5
 
 
-def test_a_batch_is_kept_whole_or_not_at_all_and_says_where(graph: Graph) -> None:
+def test_batch_is_atomic_and_reports_fault_position(graph: Graph) -> None:
     fine = {"content": "Fine.", "entity_id": "fine"}
     for wanted, kind, said in (
-        ({"content": "x", "supersedes": "nobody"}, NotFound, "items[1]: there is no memory 'nobody'"),
+        ({"content": "x", "supersedes": "missing"}, NotFound, "items[1]: there is no memory 'missing'"),
         ({"content": "x", "entity_id": "fine", "update": "never"}, Conflict, "items[1]: memory 'fine'"),
-        ({"content": "x", "parent": "nobody"}, NotFound, "items[1]: parent_id: "),
+        ({"content": "x", "parent": "missing"}, NotFound, "items[1]: parent_id: "),
         (
             {"content": "x", "entity_id": "fine", "valid_from": "2020-01-01T00:00:00Z", "valid_to": "1"},
             InvalidInput,
@@ -334,49 +338,51 @@ def test_a_batch_is_kept_whole_or_not_at_all_and_says_where(graph: Graph) -> Non
         (
             {"content": "x", "entity_id": "fine", "valid_to": "2020-01-01T00:00:00Z"},
             InvalidInput,
-            "items[1].valid_to: is not after valid_from",
+            "items[1].valid_to: must be after valid_from",
         ),
         ({"content": [{"content": " "}]}, InvalidInput, "items[1].content: contains no text"),
         ({"content": [{"content": "x", "at": "soon"}]}, InvalidInput, "items[1].content[0].created_at"),
-        ({"content": [{"content": "x"}] * 1_000}, InvalidInput, "items: hold 1,001 texts and messages"),
+        ({"content": [{"content": "x"}] * 1_000}, InvalidInput, "items: contain 1,001 texts and messages"),
     ):
         with pytest.raises(kind, match=re.escape(said)):
-            batch(graph, fine, wanted)
-    assert batch(graph, fine).results[0].operations[0].type == "create"
+            retain_items(graph, fine, wanted)
+    assert retain_items(graph, fine).results[0].operations[0].type == "create"
 
 
-def test_bounds_that_meet_each_other(graph: Graph) -> None:
-    # One that begins when another one does takes its place: a version of no length would never be true.
-    told(graph, "a", entity_id="m", valid_from="2020-01-01T00:00:00Z")
-    assert told(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "update"
+def test_adjacent_and_equal_bounds(graph: Graph) -> None:
+    # A fact with the same start replaces the other: a version of zero length would never be valid.
+    retain_operation(graph, "a", entity_id="m", valid_from="2020-01-01T00:00:00Z")
+    assert retain_operation(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "update"
     assert [each.content for each in versions(graph, "m")] == ["b"]
-    assert told(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "noop"
-    # An end in the future, and then another one before it; a late one without an end ends where the next begins.
-    told(graph, "c", entity_id="m", valid_from="2021-01-01T00:00:00Z", valid_to="2099-01-01T00:00:00Z")
-    told(graph, "d", entity_id="m", valid_from="2023-01-01T00:00:00Z")
-    told(graph, "e", entity_id="m", valid_from="2022-01-01T00:00:00Z")
+    assert retain_operation(graph, "b", entity_id="m", valid_from="2020-01-01T00:00:00Z").type == "noop"
+    # An end in the future, then an earlier one; a late fact without end ends where the next begins.
+    retain_operation(graph, "c", entity_id="m", valid_from="2021-01-01T00:00:00Z", valid_to="2099-01-01T00:00:00Z")
+    retain_operation(graph, "d", entity_id="m", valid_from="2023-01-01T00:00:00Z")
+    retain_operation(graph, "e", entity_id="m", valid_from="2022-01-01T00:00:00Z")
     found = [(each.content, each.valid_from and each.valid_from[:4], each.valid_to and each.valid_to[:4])
              for each in versions(graph, "m")]  # fmt: skip
     assert found == [("b", "2020", "2021"), ("c", "2021", "2022"), ("e", "2022", "2023"), ("d", "2023", None)]
-    # Nobody knows since when: what is over was true before.
-    told(graph, "now here", entity_id="n")
-    told(graph, "was there", entity_id="n", valid_from="2019-01-01T00:00:00Z", valid_to="2021-01-01T00:00:00Z")
+    # The head has no known start: a past fact was valid before it.
+    retain_operation(graph, "now here", entity_id="n")
+    retain_operation(
+        graph, "was there", entity_id="n", valid_from="2019-01-01T00:00:00Z", valid_to="2021-01-01T00:00:00Z"
+    )
     assert [each.content for each in versions(graph, "n")] == ["was there", "now here"]
     assert true_at(graph, "2020-01-01T00:00:00Z")["n"] == "was there"
     assert true_at(graph, None)["n"] == "now here"
-    # The head has the commit that one of them has: ids stay apart, also when it is superseded.
-    told(graph, "and now", entity_id="n")
+    # Head and version share a commit: their ids stay distinct, also when the head is superseded.
+    retain_operation(graph, "and now", entity_id="n")
     ids = [each.id for each in versions(graph, "n")]
     assert len({*ids}) == 3
     with pytest.raises(InvalidInput):
-        told(graph, "x", entity_id="n", valid_from="2024-01-01T00:00:00Z", valid_to="2024-01-01T00:00:00Z")
+        retain_operation(graph, "x", entity_id="n", valid_from="2024-01-01T00:00:00Z", valid_to="2024-01-01T00:00:00Z")
     with pytest.raises(Conflict):
-        told(graph, "never", entity_id="n", update="never")
+        retain_operation(graph, "never", entity_id="n", update="never")
     with pytest.raises(NotFound):
-        told(graph, "nobody", supersedes="nobody")
+        retain_operation(graph, "missing", supersedes="nobody")
 
 
-def test_ids_that_look_like_versions_are_refused_and_two_at_once_both_stay(graph: Graph) -> None:
+def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: Graph) -> None:
     for wanted in (
         StoreMemoryRequest(content="x", memory_id="a@12"),
         StoreMemoryRequest(content="x", memory_id="a@1.2"),
@@ -384,23 +390,23 @@ def test_ids_that_look_like_versions_are_refused_and_two_at_once_both_stay(graph
         with pytest.raises(InvalidInput):
             store_memory.store_memory(graph, wanted)
     store_memory.store_memory(graph, StoreMemoryRequest(content="x", memory_id="ann@home")).result(PATIENCE)
-    first = told(graph, "zero", entity_id="m")
+    first = retain_operation(graph, "zero", entity_id="m")
     assert first.type == "create"
     waiting = [retain.retain(graph, RetainRequest(content=f"state {at}", supersedes="m")) for at in range(5)]
     assert {each.operations[0].type for each in (one.result(PATIENCE) for one in waiting)} == {"update"}
     found = versions(graph, "m")
-    # Those of one moment take each other's place.
+    # Facts with the same start replace each other.
     assert found[-1].content == "state 4"
     assert found[0].content == "zero"
     assert len({each.id for each in found}) == len(found)
     assert all(each.valid_to is not None for each in found[:-1])
 
 
-def test_what_a_memory_is_about_goes_along(graph: Graph) -> None:
+def test_entities_follow_superseded_text(graph: Graph) -> None:
     for name in ("Berlin", "London"):
-        retained(graph, f"{name} is a city.", entities=[AssociatedEntity(name=name, entity_type="location")])
-    told(graph, "Alice lives in Berlin.", entity_id="home", entities=ALICE)
-    done = retained(graph, "She moved to London.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
+        retain_text(graph, f"{name} is a city.", entities=[AssociatedEntity(name=name, entity_type="location")])
+    retain_operation(graph, "Alice lives in Berlin.", entity_id="home", entities=ALICE)
+    done = retain_text(graph, "She moved to London.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
     assert [(each.type, each.content) for each in done.operations] == [
         ("update", "She moved to London."),
         ("link", "London"),
@@ -411,8 +417,8 @@ def test_what_a_memory_is_about_goes_along(graph: Graph) -> None:
     assert {each.id for each in then.entities} == {"Alice", "Berlin"}
 
 
-def test_a_version_that_is_forgotten_alone(graph: Graph) -> None:
-    homes(graph)
+def test_forget_single_version(graph: Graph) -> None:
+    put_home_versions(graph)
     done = forget.forget(graph, ForgetRequest(entity_id="home@1")).result(PATIENCE)
     assert (done.memories_removed, done.ids) == (1, ["home@1"])
     assert [each.content.split()[3] for each in versions(graph, "home")] == ["Madrid.", "London."]

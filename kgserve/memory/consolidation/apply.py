@@ -1,6 +1,7 @@
-"""Making one memory of several that say the same, and taking it back.
+"""Carrying out and undoing consolidations: merges of memories that say the same.
 
-Each cluster is decided in the writer's turn, from the versions that it was computed from, and is whole or untouched.
+Each cluster is decided in the writer thread, from the versions that it was computed from, and is merged entirely or not
+at all.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from kgserve.stores.store import OpenStore
 
 _MERGE_BATCH_ROWS = 200
 _MAX_RECORDED_EDGES = 50_000
-_TOO_MANY_RELATIONS_REASON = "their relations are too many to be noted, so that it could not be undone"
-_NESTED_REASON = "one of them stands below another by way of a memory that would then be above and below the same"
+_TOO_MANY_RELATIONS_REASON = "they have too many relations to record, so the merge could not be undone"
+_NESTED_REASON = "one of them is below another through a third memory, so the merge would create a cycle"
 _Item = TypeVar("_Item")
 _MAX_LISTED_RUNS = 10_000
 _MAX_RECORDED_RESTORED = 2_000
@@ -60,7 +61,7 @@ _MAX_QUOTED_IDS = 20
 
 
 class RunInProgress(NamedTuple):
-    """A run that is being carried out: its node, and what that says of it so far."""
+    """A run in progress: the id of its node, and its record so far."""
 
     id: str
     record: RunRecord
@@ -68,7 +69,7 @@ class RunInProgress(NamedTuple):
 
 
 class PlanOutdated(Conflict):
-    """Memories are no longer as they were when a plan was made."""
+    """Memories changed since a plan was made."""
 
     def __init__(self, ids: Sequence[str]) -> None:
         named = ", ".join(map(repr, ids[:_MAX_QUOTED_IDS])) + (" and more" if len(ids) > _MAX_QUOTED_IDS else "")
@@ -77,20 +78,20 @@ class PlanOutdated(Conflict):
 
 
 class Nested(Exception):
-    """Of memories that are to be one, one stands below another by way of a third."""
+    """One memory of a cluster is an indirect descendant of another."""
 
 
 def new_run(now: int) -> str:
-    """The id of a run's node; ids sort by time."""
+    """Return the id of a run's node; ids sort by time. `now` is in microseconds."""
     return f"consolidation-{now // 1000:012x}-{os.urandom(4).hex()}"
 
 
 def carry_out(
     store: OpenStore, run: RunInProgress, clusters: Sequence[ClusterPlan], pause: Pause
 ) -> tuple[list[Cluster], Report]:
-    """Merge clusters, each in one write, between writing the run's node and what it came to. Blocks.
+    """Merge clusters, record the run, and return the clusters not merged and the last report. Blocks.
 
-    Those whose memories have changed meanwhile are left, and told.
+    Clusters whose memories changed meanwhile are not merged.
     """
     store.runs.add(run.id)
     try:
@@ -99,7 +100,7 @@ def carry_out(
 
         def write(rows: Rows, cluster: ClusterPlan) -> WriteBatch:
             try:
-                return _merging(rows, run, cluster)
+                return _build_merge(rows, run, cluster)
             except PlanOutdated:
                 left.append(left_out(cluster.ids, cluster.similarity, "changed meanwhile"))
             except Nested:
@@ -108,24 +109,24 @@ def carry_out(
                 left.append(left_out(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
             return WriteBatch()
 
-        _written(store, clusters, write, pause)
+        _write_all(store, clusters, write, pause)
         skipped = {each.primary for each in left}
         merged = sum(len(each.absorbed) for each in clusters if each.primary not in skipped)
-        return left, _write_run(store, _ended(run, len(clusters) - len(left), merged))
+        return left, _write_run(store, _as_done(run, len(clusters) - len(left), merged))
     finally:
         store.runs.discard(run.id)
 
 
-def _ended(run: RunInProgress, clusters: int, merged: int) -> RunInProgress:
+def _as_done(run: RunInProgress, clusters: int, merged: int) -> RunInProgress:
     now = format_time(time.time_ns() // 1000)
     done = {"status": "done", "ended_at": now, "clusters": clusters, "merged": merged, "deleted": merged}
     return run._replace(record=msgspec.structs.replace(run.record, **done))
 
 
 def changed_since(store: OpenStore, clusters: Iterable[ClusterPlan]) -> list[str]:
-    """The memories of a plan that are no longer as they were then."""
+    """Return the memories of a plan that changed since."""
     with store.reading() as rows:
-        return [each for cluster in clusters for each in _moved_on(rows, cluster)]
+        return [each for cluster in clusters for each in _changed_members(rows, cluster)]
 
 
 def _write_run(store: OpenStore, run: RunInProgress) -> Report:
@@ -134,12 +135,12 @@ def _write_run(store: OpenStore, run: RunInProgress) -> Report:
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
-def _written(
+def _write_all(
     store: OpenStore, items: Sequence[_Item], write: Callable[[Rows, _Item], WriteBatch], pause: Pause
 ) -> None:
-    """Write each of some items as ``write`` decides in the writer's turn, some in one commit to share its sync.
+    """Write each item as `write` decides in the writer thread; several items share a commit.
 
-    The turn of one that touches what another changes comes with the next commit.
+    An item that touches what another one changes waits for the next commit.
     """
     waiting = deque(items)
     while waiting:
@@ -149,7 +150,7 @@ def _written(
 
 
 def _next_commit(store: OpenStore, waiting: deque[_Item], write: Callable[[Rows, _Item], WriteBatch]) -> WriteBatch:
-    """What the next few come to together; they wait no more."""
+    """Return the write of the next items, and remove them from the queue."""
     together, changed, touched = WriteBatch(), set[str](), set[str]()
     with store.reading() as rows:
         while waiting and together.size < _MERGE_BATCH_ROWS:
@@ -162,12 +163,12 @@ def _next_commit(store: OpenStore, waiting: deque[_Item], write: Callable[[Rows,
                 break
             changed |= nodes
             touched |= ends
-            together = _both(together, batch)
+            together = _combine(together, batch)
             waiting.popleft()
     return together
 
 
-def _both(one: WriteBatch, other: WriteBatch) -> WriteBatch:
+def _combine(one: WriteBatch, other: WriteBatch) -> WriteBatch:
     return WriteBatch(
         nodes=one.nodes + other.nodes,
         edges=one.edges + other.edges,
@@ -178,14 +179,14 @@ def _both(one: WriteBatch, other: WriteBatch) -> WriteBatch:
     )
 
 
-def _moved_on(rows: Rows, cluster: ClusterPlan) -> list[str]:
+def _changed_members(rows: Rows, cluster: ClusterPlan) -> list[str]:
     found = rows.nodes(cluster.ids)
     return [each for each in cluster.ids if each not in found or found[each].version != cluster.versions[each]]
 
 
-def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch:
-    """The write that merges a cluster. Raises Changed, Nested and TooManyEdges."""
-    if changed := _moved_on(rows, cluster):
+def _build_merge(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch:
+    """Return the write that merges a cluster. Raises PlanOutdated, Nested and TooManyEdges."""
+    if changed := _changed_members(rows, cluster):
         raise PlanOutdated(changed)
     if _is_nested(rows, cluster.ids):
         raise Nested
@@ -195,43 +196,43 @@ def _merging(rows: Rows, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch
     if sum(map(len, edges.values())) > _MAX_RECORDED_EDGES:
         raise TooManyEdges
     primary, says_more = found[cluster.primary], cluster.says_more(found[cluster.primary])
-    had, parented = _had(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
+    had, parented = _existing_edges(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
     former = f"{run.id}-{primary.version}-{uuid.uuid4().hex[:8]}" if says_more else ""
     grown = Grown(_author(primary), primary.version + says_more, former, parented, list(had.values()))
-    marks = [_mark(run, found[each], cluster.primary, edges[each]) for each in cluster.absorbed]
+    marks = [_absorbed_mark(run, found[each], cluster.primary, edges[each]) for each in cluster.absorbed]
     nodes = [soft_delete(found[each], MERGED, cluster.primary, run.author) for each in cluster.absorbed]
     if says_more:
-        nodes += [_grown(cluster, run.author), _former(primary, former, run.author)]
+        nodes += [_primary_put(cluster, run.author), _former_state(primary, former, run.author)]
         marks.append(EdgePut(0, (former, cluster.primary, MERGED_INTO), extras=EdgeExtrasPut(created_by=run.author)))
     marks.append(_edge((run.id, cluster.primary, RELATION_CONSOLIDATED), record(grown), run.author))
     puts = [*moved(cluster.primary, edges, had, parented=parented).values()]
-    gone = [*{row.key for rows_ in edges.values() for row in rows_}]
+    deleted = [*{row.key for rows_ in edges.values() for row in rows_}]
     cost = sum(len(put.own or "") + 300 for put in [*marks, *puts]) + len(cluster.content) + 1000
-    return WriteBatch(nodes=nodes, edges=[*puts, *marks], delete_edges=gone, touch=False, cost=cost)
+    return WriteBatch(nodes=nodes, edges=[*puts, *marks], delete_edges=deleted, touch=False, cost=cost)
 
 
 def _with_possible_layer(rows: Rows, cluster: ClusterPlan, primary: NodeRow) -> ClusterPlan:
-    """Leave a primary that has a place in the hierarchy without a layer: its own places might contradict it."""
+    """Keep the primary's layer if it has a place in the hierarchy, which another layer might contradict."""
     own = (primary.extras or NO_EXTRAS).layer
     if cluster.layer == own or not any(edge.relation_type == CHILD_OF for edge in _edges(rows, primary.id)):
         return cluster
     return msgspec.structs.replace(cluster, layer=own)
 
 
-def _grown(cluster: ClusterPlan, author: str) -> NodePut:
+def _primary_put(cluster: ClusterPlan, author: str) -> NodePut:
     importance = msgspec.UNSET if cluster.importance is None else cluster.importance
     extras = NodeExtrasPut(created_by=author, tags=cluster.tags, importance=importance, layer=cluster.layer)
     return NodePut(0, cluster.primary, content=cluster.content, attributes=cluster.attributes, extras=extras)
 
 
-def _former(row: NodeRow, node_id: str, author: str) -> NodePut:
-    """The state of a primary before, as a withdrawn node of its own."""
+def _former_state(row: NodeRow, node_id: str, author: str) -> NodePut:
+    """Return the previous state of a primary as a withdrawn node."""
     again = put_again(row)
     extras = withdrawal(row, MERGED, row.id, author).over(again.extras)
     return msgspec.structs.replace(again, id=node_id, extras=extras, created_at=row.created_at, version=row.version)
 
 
-def _mark(run: RunInProgress, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgePut:
+def _absorbed_mark(run: RunInProgress, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgePut:
     note = record(AbsorbedRecord(run.id, _author(row), row.version + 1, edges))
     return _edge((row.id, primary, MERGED_INTO), note, run.author)
 
@@ -245,27 +246,27 @@ def _author(row: NodeRow) -> str:
 
 
 def _edges(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
-    """The edges of a memory that go with it."""
+    """Return the edges of a memory that move with it."""
     into = (row for row in rows.incoming(node_id) if row.source != node_id)
     return (row for row in chain(rows.outgoing(node_id), into) if not stays(row.relation_type))
 
 
-def _had(rows: Rows, primary: str, edges: Mapping[str, Sequence[EdgeRow]]) -> dict[EdgeKey, EdgeRow]:
-    """The edges that a primary has at the places of those that are to be moved."""
+def _existing_edges(rows: Rows, primary: str, edges: Mapping[str, Sequence[EdgeRow]]) -> dict[EdgeKey, EdgeRow]:
+    """Return the existing edges of a primary with the keys of edges to be moved."""
     return rows.edges([*moved(primary, edges, {}, parented=False)])
 
 
 def _has_parent(rows: Rows, node_id: str, but: Collection[str]) -> bool:
-    """Whether a memory stands below any other but some."""
+    """Return whether a memory has a parent outside a set."""
     return any(row.relation_type == CHILD_OF and row.target not in but for row in rows.outgoing(node_id))
 
 
 def _is_nested(rows: Rows, ids: Collection[str]) -> bool:
-    """Whether one of some memories stands below another of them, with one that is none of them in between."""
-    return any(_meets(rows, each, ids) for each in ids)
+    """Return whether one memory of a set is an indirect descendant of another."""
+    return any(_is_below_any(rows, each, ids) for each in ids)
 
 
-def _meets(rows: Rows, start: str, ids: Collection[str]) -> bool:
+def _is_below_any(rows: Rows, start: str, ids: Collection[str]) -> bool:
     at = start
     for level in range(MAX_HIERARCHY_DEPTH):
         above = parents(rows, (at,)).get(at)
@@ -275,28 +276,28 @@ def _meets(rows: Rows, start: str, ids: Collection[str]) -> bool:
     return False
 
 
-# Taking it back
+# Undo
 
 
 class Undone(NamedTuple):
-    """What taking a run back has done."""
+    """Result of undoing a run."""
 
     restored: dict[str, None]
-    """In order. Each once, for a cluster whose turn has not come is decided again."""
+    """Restored ids in order, without duplicates: a deferred cluster is decided more than once."""
     skipped: dict[str, None]
 
 
 def runs(store: OpenStore) -> list[tuple[NodeRow, RunRecord]]:
-    """All runs of a store, the newest first."""
+    """Return all runs of a store, newest first."""
     return runs_of(store, KIND_CONSOLIDATION, run_of)
 
 
 def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
-    """The nodes of a type of which ids sort by time, the newest first, each with what its attributes say."""
+    """Return the nodes of a type, newest first by id, with their decoded attributes."""
 
     def look(rows: Rows, ids: Sequence[str]) -> Iterator[tuple[NodeRow, _Item]]:
         for row in rows.nodes(ids).values():
-            # Somebody else's node of this type cannot be read.
+            # Nodes of this type that a caller wrote may not decode.
             with suppress(msgspec.MsgspecError):
                 yield row, read(row.attributes)
 
@@ -305,54 +306,54 @@ def runs_of(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> l
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
-def broken_off(store: OpenStore, row: NodeRow, said: RunRecord) -> bool:
-    """Whether a run says that it goes on, while nobody carries it out."""
-    return said.status == "running" and row.id not in store.runs
+def broken_off(store: OpenStore, row: NodeRow, record_: RunRecord) -> bool:
+    """Return whether a run is recorded as running but is not being carried out."""
+    return record_.status == "running" and row.id not in store.runs
 
 
 def note_interrupted(store: OpenStore) -> None:
-    """Note of runs that were broken off that they were, and what they had done by then."""
-    for row, said in runs(store):
-        if broken_off(store, row, said):
+    """Record interrupted runs as such, with the merges that they completed."""
+    for row, record_ in runs(store):
+        if broken_off(store, row, record_):
             with store.reading() as rows:
                 done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
             found = {"status": "interrupted", "clusters": len(done), "merged": merged, "deleted": merged}
-            _write_run(store, RunInProgress(row.id, msgspec.structs.replace(said, **found), _author(row)))
+            _write_run(store, RunInProgress(row.id, msgspec.structs.replace(record_, **found), _author(row)))
 
 
 def undo(store: OpenStore, run_id: str, author: str, pause: Pause, *, force: bool) -> Undone:
-    """Bring back what a run has absorbed. Raises NotFound, Unavailable, Conflict that names what was changed since."""
+    """Restore the memories that a run absorbed. Raises NotFound, Unavailable, and Conflict for later changes."""
     with store.reading() as rows:
         row = rows.node(run_id)
         if row is None or row.type != KIND_CONSOLIDATION:
             raise NotFound(f"there is no consolidation {run_id!r}")
         record_ = _read(row)
         if record_.status == "running" and run_id in store.runs:
-            raise Unavailable("this consolidation is still going on; try again when it is done")
+            raise Unavailable("this consolidation is still running; try again when it is done")
         notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == RELATION_CONSOLIDATED]
         changed = [] if force else [each for note in notes for each in _changed(rows, run_id, note)]
-        told = _told_of_changed(rows, changed)
+        message = _conflict_message(rows, changed)
     if changed:
-        raise Conflict(told)
+        raise Conflict(message)
     undone = Undone({}, {})
-    # The last first: a relation between two clusters has moved with the first of them, and then with the other.
+    # Last first: a relation between two clusters moved with the first, then with the second.
     keys = [note.key for note in sorted(notes, key=lambda note: -note.sequence)]
-    _written(store, keys, lambda rows, key: _undoing(rows, key, undone), pause)
+    _write_all(store, keys, lambda rows, key: _build_undo(rows, key, undone), pause)
     _close_run(store, row, record_, undone.restored, author)
     return undone
 
 
 def _read(row: NodeRow) -> RunRecord:
-    """What the node of a run says. Raises NotFound for a node of somebody else's."""
+    """Return the record of a run. Raises NotFound for any other node."""
     try:
         return run_of(row.attributes)
     except msgspec.MsgspecError:
-        raise NotFound(f"node {row.id!r} is no run of consolidation") from None
+        raise NotFound(f"node {row.id!r} is not a consolidation run") from None
 
 
 def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, AbsorbedRecord]:
-    """What a run has noted of the memories that a primary has absorbed."""
+    """Return the records of the memories that a primary absorbed in a run."""
     found: dict[str, AbsorbedRecord] = {}
     for edge in rows.incoming(primary):
         if edge.relation_type == MERGED_INTO and (own := edge_stamps(edge.attributes).own) != NO_ATTRIBUTES:
@@ -363,84 +364,84 @@ def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, AbsorbedRecord
 
 
 def _changed(rows: Rows, run_id: str, note: EdgeRow) -> Iterator[str]:
-    """The memories of a cluster that are no longer as the run left them."""
+    """Yield the memories of a cluster that changed since the run."""
     versions = {note.target: grown_of(edge_stamps(note.attributes).own).left}
     versions |= {each: taken.left for each, taken in _absorbed(rows, run_id, note.target).items()}
     found = rows.nodes([*versions])
     yield from (each for each, left in versions.items() if each not in found or found[each].version != left)
 
 
-def _told_of_changed(rows: Rows, changed: Sequence[str]) -> str:
-    """Why a run is not taken back, and what to do."""
+def _conflict_message(rows: Rows, changed: Sequence[str]) -> str:
+    """Return why a run cannot be undone, and what to do."""
     for memory in changed:
         for into in (row for row in rows.outgoing(memory) if row.relation_type == MERGED_INTO):
             own = edge_stamps(into.attributes).own
-            by = f"the consolidation {taken_of(own).run!r}" if own != NO_ATTRIBUTES else "a merge by hand"
+            by = f"the consolidation {taken_of(own).run!r}" if own != NO_ATTRIBUTES else "a manual merge"
             first = "undo that first, and then this one" if own != NO_ATTRIBUTES else "undo it with force"
-            return f"{memory!r} was absorbed by {into.target!r} since, in {by}: {first}"
+            return f"{memory!r} was absorbed by {into.target!r} since, in {by}; {first}"
     named = ", ".join(map(repr, changed[:_MAX_QUOTED_IDS])) + (" and more" if len(changed) > _MAX_QUOTED_IDS else "")
     return f"changed since the consolidation: {named}; undo it with force to keep what they say now"
 
 
-def _undoing(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
-    """The write that takes one cluster back."""
+def _build_undo(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
+    """Return the write that undoes one cluster."""
     run_id, primary_id, _ = key
     note = rows.edge(key)
     if note is None:
         return WriteBatch()
     grown, taken = grown_of(edge_stamps(note.attributes).own), _absorbed(rows, run_id, primary_id)
     found = rows.nodes([primary_id, grown.former, *taken])
-    back, gone = _edges_back(rows, primary_id, {each: said.edges for each, said in taken.items()}, grown)
+    restored, deleted = _edges_to_restore(rows, primary_id, {each: noted.edges for each, noted in taken.items()}, grown)
     again = [each for each in taken if each in found and (found[each].extras or NO_EXTRAS).ended == MERGED]
     nodes = [restore(found[each], taken[each].author) for each in again]
     primary, former = found.get(primary_id), found.get(grown.former)
     untouched = primary is not None and primary.version == grown.left
     if former is not None and untouched:
-        nodes.append(_shrunk(primary_id, former, grown.author))
+        nodes.append(_restored_primary(primary_id, former, grown.author))
     as_before = {each: taken[each].left for each in again if found[each].version == taken[each].left}
     if former is not None and untouched:
         as_before[primary_id] = grown.left
-    back += [put for each, left in as_before.items() for put in _earlier_notes(rows, each, left)]
+    restored += [put for each, left in as_before.items() for put in _earlier_notes(rows, each, left)]
     undone.restored.update(dict.fromkeys(again))
     if not untouched:
         undone.skipped[primary_id] = None
-    gone += [key, *((each, primary_id, MERGED_INTO) for each in taken)]
+    deleted += [key, *((each, primary_id, MERGED_INTO) for each in taken)]
     delete = [] if former is None else [former.id]
-    return WriteBatch(nodes=nodes, edges=back, delete_edges=gone, delete_nodes=delete, cost=1000)
+    return WriteBatch(nodes=nodes, edges=restored, delete_edges=deleted, delete_nodes=delete, cost=1000)
 
 
 def _earlier_notes(rows: Rows, memory: str, left: int) -> Iterator[EdgePut]:
-    """What earlier runs note of a memory from now on: as they left it, before a later run, now undone, ``left`` it."""
+    """Yield updates of earlier runs' records, so that they expect the restored version of a memory."""
     for edge in incoming_of(rows, memory, RELATION_CONSOLIDATED):
         grown = grown_of(edge_stamps(edge.attributes).own)
         if grown.left == left - 1:
             yield EdgePut(0, edge.key, own=record(msgspec.structs.replace(grown, left=left + 1)))
 
 
-def _shrunk(primary: str, former: NodeRow, author: str) -> NodePut:
+def _restored_primary(primary: str, former: NodeRow, author: str) -> NodePut:
     old = former.extras or NO_EXTRAS
     extras = NodeExtrasPut(created_by=author, tags=old.tags, importance=old.importance, layer=old.layer)
     return NodePut(0, primary, content=former.content, attributes=former.attributes, extras=extras)
 
 
-def _edges_back(
+def _edges_to_restore(
     rows: Rows, primary: str, edges: Mapping[str, Sequence[EdgeRow]], grown: Grown
 ) -> tuple[list[EdgePut], list[EdgeKey]]:
-    """The edges that go back to the absorbed or to what they were, and those that the primary has no more.
+    """Return the edges to restore, and the keys of edges that the primary loses.
 
-    What somebody has written at the primary since stays.
+    Edges that another caller changed at the primary since stay.
     """
     had = {row.key: row for row in grown.had}
     made = moved(primary, edges, had, parented=grown.parented)
     now = rows.edges([*made])
-    untouched = [key for key, put in made.items() if key in now and _says(now[key], put, had.get(key))]
+    untouched = [key for key, put in made.items() if key in now and _is_unchanged(now[key], put, had.get(key))]
     again = {row.key: edge_again(row, row.key) for each in edges.values() for row in each}
     again |= {key: edge_again(had[key], key) for key in untouched if key in had}
     return [*again.values()], [key for key in untouched if key not in had]
 
 
-def _says(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
-    """Whether an edge still says what a run made of it."""
+def _is_unchanged(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
+    """Return whether an edge is unchanged since a run."""
     if row.weight != put.weight:
         return False
     own = edge_stamps(row.attributes).own
@@ -450,7 +451,7 @@ def _says(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
 
 
 def _close_run(store: OpenStore, row: NodeRow, run: RunRecord, restored: Iterable[str], author: str) -> None:
-    """A run by hand leaves nothing behind; of an automatic one it is known what not to take up again."""
+    """Delete the node of a manual run; mark an automatic one as undone, so that it is not repeated."""
     if run.trigger == "manual":
         store.submit(WriteBatch(delete_nodes=[row.id])).result()
         return

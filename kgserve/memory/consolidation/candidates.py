@@ -1,4 +1,4 @@
-"""Which memories of a store say the same: compared beside everybody, in slices."""
+"""Candidates for consolidation: memories that say the same, compared in slices without blocking other callers."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from kgserve.storage.rows.snapshot import Rows
 from kgserve.stores.store import OpenStore
 
 Pause = Callable[[float], None]
-"""Called after so many seconds of work, to give way to others; it may raise to break off."""
+"""Called after each slice with the seconds worked, to yield to others; may raise to cancel."""
 MAX_CANDIDATE_NEIGHBOURS = 20
-"""So many of the nearest of a memory are looked at: more wordings would not fit into one."""
+"""Maximum number of nearest neighbours per memory; more would not fit into one merged text."""
 MEMORY_JOB_TIMEOUT_SECONDS = 10.0
 _CANDIDATE_BATCH_ROWS = 200
 _NEIGHBOUR_QUERY_BATCH_SIZE = 64
@@ -46,9 +46,9 @@ _MAX_CANDIDATE_PAIRS = 500_000
 
 
 class CandidateQuery(NamedTuple):
-    """What a run goes by. ``near`` is "merge" for what is near in meaning, or "suggest".
+    """Options of a search for candidates; near pairs are merged or suggested, as `near` says.
 
-    With ``fresh`` only those memories are compared with all others; ``apart`` are left out.
+    With `fresh`, only those memories are compared with all others; memories in `apart` are excluded.
     """
 
     threshold: float
@@ -60,24 +60,24 @@ class CandidateQuery(NamedTuple):
 
 
 def members_of(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
-    """Memories by id, each with what it is worth at a moment, by its last access or by its row."""
+    """Return memories by id with their effective confidence at `now`, from the last access or the row."""
     found = {row.id: row for row in rows}
     half_lives, accesses = half_lives_of(store.description.memory), store.accesses.of(found)
     return {key: Member(row, half_lives.effective(row, accesses.get(key), now)) for key, row in found.items()}
 
 
 class _Candidate(NamedTuple):
-    """A memory that may become one with others: what they must have in common, its wording, and its commit."""
+    """A memory that can be merged: its kind, fingerprint of the wording, and commit."""
 
     kind: MemoryKind
     wording: bytes
     sequence: int
 
 
-class _Survey:
-    """Candidates of a store as of a commit; those of one wording are a group, by its first.
+class _CandidateSet:
+    """Candidates of a store as of a commit, grouped by wording; a group is named by its first member.
 
-    ``fresh`` are the groups that are to be compared with all others, of which some are looked up when they are met.
+    With `fresh`, only those memories and their equals are loaded at first; others are added when they are found.
     """
 
     def __init__(self, store: OpenStore, wanted: CandidateQuery, now: int) -> None:
@@ -92,7 +92,7 @@ class _Survey:
         self._firsts: dict[bytes, list[str]] = {}
 
     def fill(self, pause: Pause) -> list[str]:
-        """Take in all that are fresh, with those of the same wording; their groups."""
+        """Load all candidates, or the fresh ones and their equals; return the names of their groups."""
         fresh = self._wanted.fresh
         with self._store.reading() as rows:
             self.at = rows.at
@@ -104,16 +104,16 @@ class _Survey:
                     self.add(row)
                 pause(time.perf_counter() - started)
         if fresh is not None:
-            self._add_alike([*self.candidates], pause)
+            self._add_equal_wordings([*self.candidates], pause)
         return sorted(self.groups)
 
     def add(self, row: NodeRow) -> None:
-        """Take in a node, if it may become one with others."""
+        """Add a node if it can be merged with others."""
         kind = _candidate_kind(row, self._wanted, self._now)
         if kind is not None and row.id not in self.candidates:
             found = self.candidates[row.id] = _Candidate(kind, fingerprint(row.content), row.sequence)
             firsts = self._firsts.setdefault(found.wording, [])
-            first = next((each for each in firsts if self._goes_with(kind, each)), None)
+            first = next((each for each in firsts if self._is_compatible(kind, each)), None)
             if first is None:
                 first = row.id
                 firsts.append(first)
@@ -122,45 +122,47 @@ class _Survey:
             self.group_of[row.id] = first
 
     def can_be_one(self, one: str, other: str) -> bool:
-        """Whether two groups, by their firsts, may be consolidated."""
-        return all(self._goes_with(kind, other) for kind in self._kinds[one])
+        """Return whether two groups can be consolidated."""
+        return all(self._is_compatible(kind, other) for kind in self._kinds[one])
 
-    def _goes_with(self, kind: MemoryKind, first: str) -> bool:
+    def _is_compatible(self, kind: MemoryKind, first: str) -> bool:
         return all(can_be_one(kind, each) for each in self._kinds[first])
 
     def look_up(self, ids: Iterable[str]) -> None:
-        """Take in what was met."""
+        """Load memories that were found as neighbours."""
         if self._wanted.fresh is not None:
             with self._store.reading() as rows:
                 for row in rows.nodes({*ids} - self.candidates.keys()).values():
                     self.add(row)
 
-    def _add_alike(self, ids: Sequence[str], pause: Pause) -> None:
+    def _add_equal_wordings(self, ids: Sequence[str], pause: Pause) -> None:
         for first in range(0, len(ids), _NEIGHBOUR_QUERY_BATCH_SIZE):
             started = time.perf_counter()
-            self._store.memories.ask(partial(self._ask, ids[first : first + _NEIGHBOUR_QUERY_BATCH_SIZE]))
+            self._store.memories.ask(
+                partial(self._load_equal_wordings, ids[first : first + _NEIGHBOUR_QUERY_BATCH_SIZE])
+            )
             pause(time.perf_counter() - started)
 
-    def _ask(self, ids: Sequence[str], memories: Memories, rows: Rows) -> None:
+    def _load_equal_wordings(self, ids: Sequence[str], memories: Memories, rows: Rows) -> None:
         wordings = {self.candidates[each].wording for each in ids}
-        met = {found.id for wording in wordings for found in memories.alike(wording, wording, self._now)}
-        for row in rows.nodes(met - self.candidates.keys()).values():
+        matches = {found.id for wording in wordings for found in memories.alike(wording, wording, self._now)}
+        for row in rows.nodes(matches - self.candidates.keys()).values():
             self.add(row)
 
 
 def plan_of(store: OpenStore, indexes: Indexes | None, wanted: CandidateQuery, now: int, pause: Pause) -> Plan:
-    """What a run has to do. Blocks for as long as it takes; ``now`` in microseconds."""
-    survey = _Survey(store, wanted, now)
+    """Return the plan of a run. Blocks for its duration; `now` in microseconds."""
+    survey = _CandidateSet(store, wanted, now)
     fresh = survey.fill(pause)
-    near = _near(indexes, survey, fresh, _Pairs(store, wanted), pause)
+    near = _find_near_pairs(indexes, survey, fresh, _Pairs(store, wanted), pause)
     pairs = near.passing if near else {}
     linked, left = complete_linkage(pairs), list[Cluster]()
     suggested = linked if wanted.near == "suggest" else []
     merging = linked if wanted.near == "merge" else []
     alone = {*fresh} - {*chain.from_iterable(merging)}
     groups = [*merging, *([each] for each in sorted(alone) if len(survey.groups[each]) > 1)]
-    clusters = list(_decided(store, survey, groups, pairs, now, left, pause))
-    suggestions = list(_decided(store, survey, suggested[:MAX_SUGGESTIONS], pairs, now, left, pause))
+    clusters = list(_plan_clusters(store, survey, groups, pairs, now, left, pause))
+    suggestions = list(_plan_clusters(store, survey, suggested[:MAX_SUGGESTIONS], pairs, now, left, pause))
     return Plan(
         sequence=survey.at,
         clusters=clusters,
@@ -173,9 +175,9 @@ def plan_of(store: OpenStore, indexes: Indexes | None, wanted: CandidateQuery, n
 
 
 class _Pairs:
-    """Pairs of groups that are near, by their firsts: those that nothing keeps apart, and the nearest of the others.
+    """Pairs of near groups: those that can merge, and the nearest of those that the guard keeps apart.
 
-    They are ``complete`` if the index knew all that were to be compared.
+    `complete` is false if the index lacked some of the memories to compare.
     """
 
     def __init__(self, store: OpenStore, wanted: CandidateQuery) -> None:
@@ -190,11 +192,11 @@ class _Pairs:
 
     @property
     def full(self) -> bool:
-        """Whether there are so many that the rest is left to the next run."""
+        """True if the limit is reached and the rest is left to the next run."""
         return len(self.passing) >= _MAX_CANDIDATE_PAIRS
 
     def add(self, found: Mapping[tuple[str, str], float]) -> None:
-        """Take in some pairs, each in order; those that were met before are as they were."""
+        """Add pairs with their similarity; known pairs are ignored."""
         new = {pair: similarity for pair, similarity in found.items() if hash(pair) not in self._seen}
         self._seen.update(map(hash, new))
         if not self._guard:
@@ -205,19 +207,19 @@ class _Pairs:
         for pair, similarity in new.items():
             one, other = (found_rows.get(each) for each in pair)
             if one is not None and other is not None:
-                self._judge(pair, similarity, conflicts(one.content, other.content))
+                self._classify(pair, similarity, conflicts(one.content, other.content))
 
-    def _judge(self, pair: tuple[str, str], similarity: float, differs: Difference) -> None:
+    def _classify(self, pair: tuple[str, str], similarity: float, differs: Difference) -> None:
         if not differs:
             self.passing[pair] = similarity
             return
         self.apart_count += 1
-        told = (similarity, pair, differs)
-        (heapq.heappush if len(self._apart) < MAX_REPORTED_ITEMS else heapq.heappushpop)(self._apart, told)
+        entry = (similarity, pair, differs)
+        (heapq.heappush if len(self._apart) < MAX_REPORTED_ITEMS else heapq.heappushpop)(self._apart, entry)
 
     def kept_apart(self) -> list[KeptApart]:
-        """The nearest of those that the guard keeps apart."""
-        ordered = sorted(self._apart, key=lambda told: (-told[0], told[1]))
+        """Return the nearest pairs that the guard keeps apart."""
+        ordered = sorted(self._apart, key=lambda entry: (-entry[0], entry[1]))
         return [KeptApart(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered]
 
 
@@ -227,22 +229,24 @@ def _candidate_kind(row: NodeRow, wanted: CandidateQuery, now: int) -> MemoryKin
     return kind_of(row) if wanted.types is None or row.type in wanted.types else None
 
 
-def _near(indexes: Indexes | None, survey: _Survey, fresh: Sequence[str], pairs: _Pairs, pause: Pause) -> _Pairs | None:
-    """The pairs of groups that are near each other; None where there are no vectors to go by."""
+def _find_near_pairs(
+    indexes: Indexes | None, survey: _CandidateSet, fresh: Sequence[str], pairs: _Pairs, pause: Pause
+) -> _Pairs | None:
+    """Return pairs of near groups; None without usable vectors."""
     if indexes is None or not indexes.understands:
         return None
     try:
         indexes.vector.wait(survey.at, MEMORY_JOB_TIMEOUT_SECONDS)
         reached = indexes.vector.reached
-        asking = [each for each in fresh if survey.candidates[each].sequence <= reached]
-        pairs.complete = len(asking) == len(fresh)
-        for first in range(0, len(asking), _NEIGHBOUR_QUERY_BATCH_SIZE):
+        indexed = [each for each in fresh if survey.candidates[each].sequence <= reached]
+        pairs.complete = len(indexed) == len(fresh)
+        for first in range(0, len(indexed), _NEIGHBOUR_QUERY_BATCH_SIZE):
             started = time.perf_counter()
             some = indexes.vector.near(
-                asking[first : first + _NEIGHBOUR_QUERY_BATCH_SIZE], pairs.threshold, MAX_CANDIDATE_NEIGHBOURS
+                indexed[first : first + _NEIGHBOUR_QUERY_BATCH_SIZE], pairs.threshold, MAX_CANDIDATE_NEIGHBOURS
             )
             survey.look_up(hit.id for hits in some.values() for hit in hits)
-            pairs.add(dict(_met(survey, some, reached)))
+            pairs.add(dict(_iterate_pairs(survey, some, reached)))
             if pairs.full:
                 break
             pause(time.perf_counter() - started)
@@ -251,10 +255,10 @@ def _near(indexes: Indexes | None, survey: _Survey, fresh: Sequence[str], pairs:
         return None
 
 
-def _met(
-    survey: _Survey, found: Mapping[str, Sequence[VectorHit]], reached: int
+def _iterate_pairs(
+    survey: _CandidateSet, found: Mapping[str, Sequence[VectorHit]], reached: int
 ) -> Iterator[tuple[tuple[str, str], float]]:
-    """Groups that are near and can be one. A memory that the index has yet to see says something else."""
+    """Yield near groups that can merge; memories that the index has not applied yet are skipped."""
     for asking, hits in found.items():
         for hit in hits:
             other = survey.candidates.get(hit.id)
@@ -265,16 +269,16 @@ def _met(
                 yield (min(asking, first), max(asking, first)), hit.similarity
 
 
-def _decided(
+def _plan_clusters(
     store: OpenStore,
-    survey: _Survey,
+    survey: _CandidateSet,
     groups: Iterable[Sequence[str]],
     pairs: Mapping[tuple[str, str], float],
     now: int,
     left: list[Cluster],
     pause: Pause,
 ) -> Iterator[ClusterPlan]:
-    """Clusters of groups of one wording, as far as their memories are still as they were surveyed."""
+    """Yield cluster plans for groups, limited to memories unchanged since they were loaded."""
     for group in groups:
         started = time.perf_counter()
         ids = [member for first in group for member in survey.groups[first]]
@@ -283,7 +287,9 @@ def _decided(
             same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
             parts = parted(rows, members_of(store, same, now).values())
         for members in parts:
-            cluster = planned(members[:MAX_CLUSTER_MEMORIES], _least(group, pairs)) if len(members) > 1 else None
+            cluster = (
+                planned(members[:MAX_CLUSTER_MEMORIES], _min_similarity(group, pairs)) if len(members) > 1 else None
+            )
             if isinstance(cluster, ClusterPlan):
                 yield cluster
             elif cluster is not None:
@@ -291,22 +297,24 @@ def _decided(
         pause(time.perf_counter() - started)
 
 
-def _least(group: Sequence[str], pairs: Mapping[tuple[str, str], float]) -> float:
-    """The similarity of the least similar two."""
+def _min_similarity(group: Sequence[str], pairs: Mapping[tuple[str, str], float]) -> float:
+    """Return the similarity of the least similar pair."""
     return min((pairs[one, other] for one in group for other in group if one < other), default=1.0)
 
 
 def parted(rows: Rows, members: Iterable[Member]) -> list[list[Member]]:
-    """Memories in groups that may be one: none is about two nodes of one name, and their kinds go together.
+    """Return memories in groups that can merge: consistent kinds, and no two entities of one name.
 
-    What fits several groups is with the oldest of them. The first of a group are the oldest of it.
+    A memory that fits several groups joins the one with the oldest first member. Groups are ordered by creation.
     """
     groups: list[_CandidateGroup] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
         about, kind = _about(rows, member.row.id), kind_of(member.row)
         kinds = set[MemoryKind]() if kind is None else {kind}
         for group in groups:
-            if _agree(group.names, about) and all(can_be_one(one, each) for one in kinds for each in group.kinds):
+            if _is_consistent(group.names, about) and all(
+                can_be_one(one, each) for one in kinds for each in group.kinds
+            ):
                 group.names.update(about)
                 group.kinds.update(kinds)
                 group.members.append(member)
@@ -317,7 +325,7 @@ def parted(rows: Rows, members: Iterable[Member]) -> list[list[Member]]:
 
 
 class _CandidateGroup(NamedTuple):
-    """Memories that may be one, the kinds that they are of, and what they are about by name."""
+    """Group of memories that can merge: their kinds, and the entities that they are about, by name."""
 
     names: dict[str, str]
     kinds: set[MemoryKind]
@@ -325,10 +333,10 @@ class _CandidateGroup(NamedTuple):
 
 
 def _about(rows: Rows, memory: str) -> dict[str, str]:
-    """Whom and what a memory is about, by name."""
+    """Return the entities that a memory is about, by folded name."""
     ids = [edge.target for edge in rows.outgoing(memory) if edge.relation_type == IS_ABOUT]
     return {folded((row.extras or NO_EXTRAS).name or row.id): row.id for row in rows.nodes(ids).values()}
 
 
-def _agree(names: Mapping[str, str], about: Mapping[str, str]) -> bool:
+def _is_consistent(names: Mapping[str, str], about: Mapping[str, str]) -> bool:
     return all(names.get(name, node_id) == node_id for name, node_id in about.items())

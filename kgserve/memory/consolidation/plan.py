@@ -1,8 +1,8 @@
-"""Memories that say the same, made one: pure planning, and what is noted of it in rows.
+"""Consolidation plans, as pure functions, and the records that runs leave in rows.
 
-A *cluster* is a group of memories, each two of which are near and that nothing keeps apart. Its *primary* stays and
-takes over what the others have; those are *absorbed*: withdrawn, with the relation of a merge to the primary. A *run*
-is a node that says what was done, with a relation to each primary. What taking it back needs is in these relations.
+A *cluster* is a group of similar memories that no guard keeps apart. Its *primary* remains and takes over the others'
+content; the others are *absorbed*: withdrawn, with a merge relation to the primary. A *run* is a node with a relation
+to each primary. These relations record everything that undo needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kgserve.storage.model.soft_delete import VERSION_OF
 MAX_MERGED_CHARS = 2_000
 MAX_MERGED_LINES = 20
 MAX_CLUSTER_MEMORIES = 1_000
-"""Memories of one cluster at most: it is one commit."""
+"""Maximum number of memories of one cluster, which is one commit."""
 _MAX_RECORD_BYTES = MAX_ATTRIBUTES_BYTES - (16 << 10)
 _CONFIDENCE_STEPS = 1_000
 
@@ -39,14 +39,14 @@ _metadata = json_decoder(dict[str, Any]).decode
 
 
 class Member(NamedTuple):
-    """A memory, and what it is worth at the moment of planning."""
+    """A memory and its effective confidence at the time of planning."""
 
     row: NodeRow
     effective: float
 
 
 class ClusterPlan(msgspec.Struct, frozen=True):
-    """A cluster as it is to be carried out: what the primary will say, and the versions that it was computed from."""
+    """Plan of a cluster: the primary's new content, and the versions that the plan was computed from."""
 
     primary: str
     absorbed: tuple[str, ...]
@@ -60,11 +60,11 @@ class ClusterPlan(msgspec.Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All members, the primary first."""
+        """Ids of all members, the primary first."""
         return self.primary, *self.absorbed
 
     def says_more(self, row: NodeRow) -> bool:
-        """Whether the primary will say anything that it does not yet."""
+        """Return whether the plan changes the primary."""
         old = row.extras or NO_EXTRAS
         return (self.content, self.attributes, self.tags, self.importance, self.layer) != (
             row.content,
@@ -76,7 +76,7 @@ class ClusterPlan(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a run is to do, as of a commit."""
+    """Plan of a run, as of a commit."""
 
     sequence: int
     clusters: list[ClusterPlan]
@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class MemoryKind(NamedTuple):
-    """The properties that decide whether memories may be consolidated; see `can_be_one`."""
+    """Properties that decide whether memories can be consolidated, by `can_be_one`."""
 
     type: str
     layer: int | None
@@ -98,7 +98,7 @@ class MemoryKind(NamedTuple):
 
 
 def can_be_one(one: MemoryKind, other: MemoryKind) -> bool:
-    """Whether memories of two kinds may be consolidated. Not transitive: no layer goes with facts and with concepts."""
+    """Return whether memories of two kinds can be consolidated. Not transitive: no layer fits facts and concepts."""
     if one == other:
         return True
     share = can_share_layer(one.layer, other.layer) and can_share_type(one[:2], other[:2])
@@ -106,7 +106,7 @@ def can_be_one(one: MemoryKind, other: MemoryKind) -> bool:
 
 
 def kind_of(row: NodeRow) -> MemoryKind | None:
-    """What a memory must have in common with others to become one with them; None where it must not at all."""
+    """Return the kind of a memory, or None if it can never be consolidated."""
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE_LAYER or extras.conflicts or extras.belongs_to:
         return None
@@ -114,22 +114,22 @@ def kind_of(row: NodeRow) -> MemoryKind | None:
 
 
 def is_pinned(row: NodeRow) -> bool:
-    """Whether a memory is never absorbed, and never fades away."""
+    """Return whether a memory is never absorbed or pruned."""
     importance = (row.extras or NO_EXTRAS).importance
     return importance is not None and importance >= PINNED_IMPORTANCE
 
 
 def planned(members: Sequence[Member], similarity: float) -> ClusterPlan | Cluster | None:
-    """What becomes of memories that are to be one; None where at most one is left, for the others are pinned."""
+    """Return the plan for some memories, the reason against it, or None if all but one are pinned."""
     ordered = sorted(members, key=_rank)
     primary, others = ordered[0].row, [each.row for each in ordered[1:] if not is_pinned(each.row)]
     if not others:
         return None
     rows = [primary, *others]
-    content = _text(row.content for row in rows)
+    content = _merge_texts(row.content for row in rows)
     tags = tuple(dict.fromkeys(tag for row in rows for tag in (row.extras or NO_EXTRAS).tags))
-    attributes = _joined(sorted(rows, key=lambda row: (row.created_at, row.id)))
-    if reason := _reason(content, primary.content, tags, attributes):
+    attributes = _merge_metadata(sorted(rows, key=lambda row: (row.created_at, row.id)))
+    if reason := _rejection_reason(content, primary.content, tags, attributes):
         return left_out([row.id for row in rows], similarity, reason)
     absorbed, versions = tuple(row.id for row in others), {row.id: row.version for row in rows}
     importance, layer = _importance(rows), _layer(rows)
@@ -137,32 +137,32 @@ def planned(members: Sequence[Member], similarity: float) -> ClusterPlan | Clust
 
 
 def left_out(ids: Sequence[str], similarity: float, reason: str) -> Cluster:
-    """A cluster that is not merged, and why."""
+    """Return a cluster that is not merged, with the reason."""
     return Cluster(primary=ids[0], absorbed=[*ids[1:]], similarity=similarity, content="", tags=[], reason=reason)
 
 
 def _rank(member: Member) -> tuple[bool, int, int, str]:
-    """The least is to be the primary: pinned, then worth more, then older. Seconds of fading make no difference."""
+    """Return the sort key of the primary: pinned first, then by rounded confidence, then older first."""
     row = member.row
     return not is_pinned(row), -round(member.effective * _CONFIDENCE_STEPS), row.created_at, row.id
 
 
-def _text(contents: Iterable[str]) -> str:
-    """The first content, with the lines of the others that nothing before has said."""
+def _merge_texts(contents: Iterable[str]) -> str:
+    """Return the first content with those lines of the others that are new."""
     first, *others = contents
-    lines, said = [first], {fingerprint(first), *map(fingerprint, first.splitlines())}
+    lines, known = [first], {fingerprint(first), *map(fingerprint, first.splitlines())}
     for content in others:
-        if fingerprint(content) in said:
+        if fingerprint(content) in known:
             continue
         for line in content.splitlines():
-            if line.strip() and (mark := fingerprint(line)) not in said:
-                said.add(mark)
+            if line.strip() and (mark := fingerprint(line)) not in known:
+                known.add(mark)
                 lines.append(line.strip())
     return "\n".join(lines)
 
 
-def _joined(rows: Iterable[NodeRow]) -> str:
-    """The metadata of all, what is newer over what is older."""
+def _merge_metadata(rows: Iterable[NodeRow]) -> str:
+    """Return the union of all metadata; newer values win."""
     found: dict[str, Any] = {}
     for row in rows:
         found |= _metadata(row.attributes)
@@ -175,12 +175,12 @@ def _importance(rows: Iterable[NodeRow]) -> float | None:
 
 
 def _layer(rows: Iterable[NodeRow]) -> int | None:
-    """Return the layer of those that have one; memories that may be one have no two."""
+    """Return the layer of the memories that have one; memories of one cluster have at most one layer."""
     return next((layer for row in rows if (layer := (row.extras or NO_EXTRAS).layer) is not None), None)
 
 
-def _reason(content: str, before: str, tags: Sequence[str], attributes: str) -> str:
-    """Why memories cannot be one, if they cannot."""
+def _rejection_reason(content: str, before: str, tags: Sequence[str], attributes: str) -> str:
+    """Return why memories cannot be merged, or an empty string."""
     if content != before and len(content) > MAX_MERGED_CHARS:
         return f"together they would be longer than {MAX_MERGED_CHARS:,} characters"
     if content != before and content.count("\n") >= MAX_MERGED_LINES:
@@ -196,9 +196,9 @@ def _reason(content: str, before: str, tags: Sequence[str], attributes: str) -> 
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node of a run says, in its attributes. It has seen all memories ``through`` a commit.
+    """Attributes of a run's node; the run covered all memories `through` a commit.
 
-    ``apart`` are memories that it had absorbed until it was taken back: no automatic run takes them up again.
+    `apart` are memories that it had absorbed before it was undone; automatic runs do not merge them again.
     """
 
     status: Literal["running", "done", "interrupted", "undone"]
@@ -216,7 +216,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As the attributes of a node."""
+        """The record as the attributes of a node."""
         return _encode(self).decode()
 
 
@@ -228,7 +228,7 @@ MAX_SUGGESTIONS = 100
 
 
 class AbsorbedRecord(msgspec.Struct, frozen=True):
-    """What is noted beside an absorbed memory, to bring it back: the run, its author, its version then, its edges."""
+    """Record on the edge of an absorbed memory, for undo: the run, the previous author, version and edges."""
 
     run: str
     author: str
@@ -237,9 +237,9 @@ class AbsorbedRecord(msgspec.Struct, frozen=True):
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """What is noted between a run and a primary: its author and version then, the node that has its former state.
+    """Record on the edge from a run to a primary, for undo: author, version and node of the previous state.
 
-    ``had`` are edges of its own at the places of moved ones, as they were; ``parented`` whether it had a parent.
+    `had` are the primary's edges that moved ones replaced; `parented` is whether it had a parent.
     """
 
     author: str
@@ -250,16 +250,16 @@ class Grown(msgspec.Struct, frozen=True):
 
 
 class TooManyEdges(Exception):
-    """What would have to be noted of an absorbed memory's edges is too much."""
+    """An absorbed memory has too many edges to record."""
 
 
 def moved(
     primary: str, edges: Mapping[str, Sequence[EdgeRow]], had: Mapping[EdgeKey, EdgeRow], *, parented: bool
 ) -> dict[EdgeKey, EdgePut]:
-    """The edges that a primary gets from the memories that it absorbs, by key.
+    """Return the edges that a primary receives from the memories that it absorbs, by key.
 
-    Edges between members are none any more. Where there is one already, the greater weight counts. A second parent is
-    not taken over.
+    Edges between members are dropped. If the primary has the edge, the greater weight counts. A second parent is
+    dropped.
     """
     found: dict[EdgeKey, EdgePut] = {}
     for member in sorted(edges):
@@ -268,7 +268,7 @@ def moved(
             if key is None or (key[0] == primary and key[2] == CHILD_OF and parented and key not in had):
                 continue
             parented = parented or (key[0] == primary and key[2] == CHILD_OF)
-            found[key] = _greater(found.get(key), row, key, had.get(key))
+            found[key] = _with_greater_weight(found.get(key), row, key, had.get(key))
     return found
 
 
@@ -278,7 +278,7 @@ def _moved_key(key: EdgeKey, absorbed: set[str], primary: str) -> EdgeKey | None
     return None if key[0] == key[1] else key
 
 
-def _greater(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | None) -> EdgePut:
+def _with_greater_weight(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | None) -> EdgePut:
     if had is not None:
         weight = max(had.weight, row.weight, (put.weight or 0.0) if put else row.weight)
         return EdgePut(0, key, weight)
@@ -288,7 +288,7 @@ def _greater(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | Non
 
 
 def record(note: AbsorbedRecord | Grown) -> str:
-    """A note as the attributes of an edge. Raises TooManyEdges."""
+    """Return a record as the attributes of an edge. Raises TooManyEdges."""
     text = _encode(note).decode()
     if len(text) > _MAX_RECORD_BYTES:
         raise TooManyEdges
@@ -300,12 +300,12 @@ grown_of = json_decoder(Grown).decode
 
 
 def stays(relation_type: str) -> bool:
-    """Whether an edge stays with an absorbed memory."""
+    """Return whether edges of a type stay with an absorbed memory."""
     return relation_type in {MERGED_INTO, RELATION_CONSOLIDATED, VERSION_OF}
 
 
 def told(found: ClusterPlan) -> Cluster:
-    """A cluster as callers see it."""
+    """Return a cluster plan in the form of the answer."""
     similarity = round(found.similarity, 4)
     return Cluster(
         primary=found.primary,

@@ -1,6 +1,6 @@
-"""Making one of memories that say the same, taking that back, and withdrawing those that have faded.
+"""Operations: consolidate, list and undo consolidations, and prune.
 
-Runs of the keeper and those that somebody asks for are the same; these block for as long as they take.
+Automatic and requested runs are the same. These functions block for the duration of a run.
 """
 
 from __future__ import annotations
@@ -40,32 +40,31 @@ from kgserve.stores.store import OpenStore
 LONGEST_REST, MOMENT_SECONDS = 0.5, 1.0
 CONSOLIDATION_RETRY_AFTER_SECONDS = 5
 MAX_CACHED_PLANS = 4
-"""Plans of dry runs that are known for each open store; a plan beyond that has to be made again."""
+"""Maximum number of dry-run plans cached per open store."""
 
 
 def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationReport:
-    """Makes one of memories that say the same, where each two of them are more similar than the threshold.
+    """Merge memories that say the same, in clusters in which each pair exceeds the similarity threshold.
 
-    Only memories of the same type and layer, and never episodes. The one of the highest effective confidence stays, and
-    takes over what the others say, their tags, metadata and relations; the others are withdrawn. `guard` keeps apart
-    what differs in numbers, negation, names or opposites, and tells it as `kept_apart`. `dry_run` tells what would
-    be done, `apply` does exactly that, or is refused if one of the memories has changed since. An undo takes it back.
+    Only memories of the same type and layer are merged, and never episodes. The one with the highest effective
+    confidence remains and takes over the content, tags, metadata and relations of the others, which are withdrawn.
+    `guard` keeps apart memories that differ in numbers, negation, names or opposites, and reports them as `kept_apart`.
+    `dry_run` returns a plan; `apply` carries out exactly that plan, or fails if a memory changed. A run can be undone.
 
-    Raises Conflict for a plan that is outdated or unknown, and Unavailable while vectors of
-    memories are yet to be made: nothing is merged then. Where no embedding model answers only the wording counts, and
-    `near_checked` is false.
+    Raises Conflict for an outdated or unknown plan, and Unavailable while embeddings are being computed; nothing is
+    merged then. Without an embedding model only the wording is compared, and `near_checked` is false.
     """
     started = time.perf_counter()
     with graph.lease() as store:
         now, threshold = _now(), _threshold(store, request)
         plan = _plan(graph, store, request, now)
         if request.dry_run:
-            _plans_of(store).keep(_asked(store, request, plan.sequence), plan)
+            _plans_of(store).keep(_plan_key(store, request, plan.sequence), plan)
         run, clusters, left, sequence = None, plan.clusters, list[Cluster](), store.state.sequence
         if plan.clusters and not request.dry_run:
             record = _record(plan, threshold, now, guard=_guard(store, request))
             run = RunInProgress(apply.new_run(now), record, graph.graphs.caller.name)
-            clusters, left, sequence = _carried_out(store, plan, run)
+            clusters, left, sequence = _carry_out(store, plan, run)
     merged = sum(len(each.absorbed) for each in clusters)
     return ConsolidationReport(
         dry_run=request.dry_run,
@@ -86,19 +85,19 @@ def consolidate(graph: Graph, request: ConsolidateRequest) -> ConsolidationRepor
 
 
 def consolidations(graph: Graph, request: ConsolidationsQuery) -> ConsolidationRuns:
-    """The runs of consolidation, the newest first: those that somebody asked for, and those of the store itself."""
+    """Return the consolidation runs of a store, newest first, both requested and automatic."""
     with graph.lease() as store:
         found = apply.runs(store)[: request.limit]
-        return ConsolidationRuns(runs=[_run(store, *each) for each in found])
+        return ConsolidationRuns(runs=[_to_answer(store, *each) for each in found])
 
 
 def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> ConsolidationUndone:
-    """Takes a run back: what it absorbed is there again, with its relations, and those that stayed are what they were.
+    """Undo a run: restore the absorbed memories with their relations, and the previous state of the others.
 
-    No history is needed. A run that was broken off can be taken back as well, and so can the rest of one that was
-    partly taken back. What somebody has written since is refused, or with `force` stays.
+    No history is needed. Interrupted and partly undone runs can be undone too. Later changes cause a conflict; with
+    `force` they stay.
 
-    Raises NotFound, and Conflict, which names the memories that were changed since.
+    Raises NotFound, and Conflict with the ids of the memories that changed since.
     """
     checked_label(request.run_id)
     with graph.lease() as store:
@@ -115,11 +114,11 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
 
 
 def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
-    """Withdraws the memories that have faded below the store's threshold, or deletes them, as its settings say.
+    """Withdraw or delete memories whose confidence is below the store's threshold, as its settings say.
 
-    Never those that are pinned (importance 1), domains and concepts, those that have children, and those written or
-    accessed within a day. The store does it by itself now and then, too, unless that is off. Raises Conflict once the
-    clock was set forward since the server started.
+    Protected are pinned memories (importance 1), domains and concepts, parents, and memories written or accessed within
+    a day. The store also prunes automatically unless that is off. Raises Conflict if the clock was set forward since
+    the server started.
     """
     with graph.lease() as store:
         settings, now, pause = store.description.memory, RETENTION_CLOCK.require(), Pace(store)
@@ -139,63 +138,63 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
 
 
 class Pace:
-    """Gives way after each slice of work: to writers, and in what takes longer than a moment to readers as well."""
+    """Pause after each slice of work: for waiting writers always, for readers during longer work."""
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
         self._long_from = time.monotonic() + MOMENT_SECONDS
 
     def __call__(self, worked: float) -> None:
-        """Wait, after so many seconds of work, twice as long while anybody writes, else as long."""
+        """Sleep in proportion to `worked` seconds: twice as long while a write is pending."""
         if self._store.writing:
             time.sleep(min(2 * worked, LONGEST_REST))
         else:
             time.sleep(min(worked, LONGEST_REST) if time.monotonic() > self._long_from else 0)
 
 
-_Asked = tuple[object, ...]
-"""What a plan was asked for with, and the commit that it is of."""
+_PlanKey = tuple[object, ...]
+"""Commit and options of a plan."""
 
 
-class _Plans:
-    """The plans of a store's last dry runs, by what they were asked for with."""
+class _PlanCache:
+    """Plans of the last dry runs of a store, by key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._plans: OrderedDict[_Asked, Plan] = OrderedDict()
+        self._plans: OrderedDict[_PlanKey, Plan] = OrderedDict()
 
-    def keep(self, asked: _Asked, plan: Plan) -> None:
-        """Know a plan from now on, and forget the oldest for it."""
+    def keep(self, key: _PlanKey, plan: Plan) -> None:
+        """Cache a plan, and evict the oldest ones."""
         with self._lock:
-            self._plans[asked] = plan
+            self._plans[key] = plan
             while len(self._plans) > MAX_CACHED_PLANS:
                 self._plans.popitem(last=False)
 
-    def find(self, asked: _Asked) -> Plan | None:
-        """The plan of a commit that was asked for in the same way."""
+    def find(self, key: _PlanKey) -> Plan | None:
+        """Return the cached plan for a key, or None."""
         with self._lock:
-            return self._plans.get(asked)
+            return self._plans.get(key)
 
 
-_plans: WeakKeyDictionary[OpenStore, _Plans] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[OpenStore, _PlanCache] = WeakKeyDictionary()
 
 
-def _plans_of(store: OpenStore) -> _Plans:
-    return _plans.setdefault(store, _Plans())
+def _plans_of(store: OpenStore) -> _PlanCache:
+    return _plans.setdefault(store, _PlanCache())
 
 
-def _asked(store: OpenStore, request: ConsolidateRequest, sequence: int) -> _Asked:
+def _plan_key(store: OpenStore, request: ConsolidateRequest, sequence: int) -> _PlanKey:
     types = None if request.types is None else tuple(sorted(request.types))
     return sequence, _threshold(store, request), _guard(store, request), types
 
 
 def _threshold(store: OpenStore, request: ConsolidateRequest) -> float:
-    asked = request.similarity_threshold
-    return store.description.memory.consolidation_threshold if asked is None else asked
+    requested = request.similarity_threshold
+    return store.description.memory.consolidation_threshold if requested is None else requested
 
 
 def _is_still_embedding(indexes: Indexes) -> bool:
-    """Whether vectors that are missing will be there soon: there is a model, and it has not failed."""
+    """Return whether missing vectors will soon exist: a model is set and has not failed."""
     return indexes.understands and indexes.vector.error is None
 
 
@@ -204,7 +203,7 @@ def _guard(store: OpenStore, request: ConsolidateRequest) -> bool:
 
 
 def _plan(graph: Graph, store: OpenStore, request: ConsolidateRequest, now: int) -> Plan:
-    """A new plan, or the one to be applied. Raises Conflict for one that no longer holds."""
+    """Return a new plan, or the one to apply. Raises Conflict if it is outdated or unknown."""
     if request.apply is None:
         types = None if request.types is None else frozenset(request.types)
         wanted = CandidateQuery(_threshold(store, request), _guard(store, request), types)
@@ -217,10 +216,10 @@ def _plan(graph: Graph, store: OpenStore, request: ConsolidateRequest, now: int)
                 retry_after=CONSOLIDATION_RETRY_AFTER_SECONDS,
             )
         return found
-    plan = _plans_of(store).find(_asked(store, request, request.apply.plan))
+    plan = _plans_of(store).find(_plan_key(store, request, request.apply.plan))
     if plan is None:
         raise Conflict(
-            f"plan {request.apply.plan} is not known with this threshold, guard and types, or no longer; "
+            f"plan {request.apply.plan} is unknown for this threshold, guard and types, or was evicted; "
             "make a new dry run"
         )
     if changed := changed_since(store, plan.clusters):
@@ -239,14 +238,14 @@ def _record(plan: Plan, threshold: float, now: int, *, guard: bool) -> RunRecord
     )
 
 
-def _carried_out(store: OpenStore, plan: Plan, run: RunInProgress) -> tuple[list[ClusterPlan], list[Cluster], int]:
-    """The clusters that were merged, those that were left, and the last commit."""
+def _carry_out(store: OpenStore, plan: Plan, run: RunInProgress) -> tuple[list[ClusterPlan], list[Cluster], int]:
+    """Return the merged clusters, those not merged, and the last sequence."""
     left, report = apply.carry_out(store, run, plan.clusters, Pace(store))
     skipped = {each.primary for each in left}
     return [each for each in plan.clusters if each.primary not in skipped], left, report.sequence
 
 
-def _run(store: OpenStore, row: NodeRow, record: RunRecord) -> ConsolidationRun:
+def _to_answer(store: OpenStore, row: NodeRow, record: RunRecord) -> ConsolidationRun:
     return ConsolidationRun(
         id=row.id,
         started_at=record.started_at,
@@ -262,7 +261,7 @@ def _run(store: OpenStore, row: NodeRow, record: RunRecord) -> ConsolidationRun:
 
 
 def _indexes(graph: Graph, store: OpenStore) -> Indexes | None:
-    """The indexes of a store; None where there are none, and only wording counts. Raises Unavailable."""
+    """Return the indexes of a store, or None if only wording is compared. Raises Unavailable."""
     indexer = graph.graphs.indexer
     return None if indexer is None else indexer.of(store)
 

@@ -1,8 +1,7 @@
-"""What a language model has taken out of a memory's text: what it is shown, and what of its answer is written.
+"""Extraction of facts from one text: the material that a model receives, and the validated write of its answer.
 
-Nothing that it proposes deletes or forgets anything. It supersedes what it was shown and nobody has changed since, of
-which a former version is kept. Each item is checked as a request would be, alone: what does not fit is dropped, and the
-rest stands.
+No answer can delete or forget anything. It can supersede only memories that it was shown and that did not change since;
+their former versions are kept. Each item is validated alone, like a request; invalid items are dropped.
 """
 
 from __future__ import annotations
@@ -62,24 +61,24 @@ from kgserve.stores.pending_state import PendingState
 from kgserve.stores.store import OpenStore
 
 MAX_NEAR_MEMORIES = 8
-"""So many memories that are near are shown beside a text, and may be superseded."""
+"""Maximum number of near memories that are shown with a text and may be superseded."""
 MAX_SHOWN_CONCEPTS = 20
 MAX_SHOWN_ENTITIES = 20
 MAX_EARLIER_TURNS = 4
-"""So many earlier turns of a conversation are shown."""
+"""Maximum number of earlier turns of a conversation that are shown."""
 EXTRACTION_INDEX_TIMEOUT_SECONDS = 0.5
-"""So long the index is waited for: it may be about to take the text in."""
+"""Time to wait for the index, which may be about to apply the text."""
 EXTRACTION_WRITE_TIMEOUT_SECONDS = 30.0
 _MAX_NEIGHBOURS = 32
 _MAX_ROUNDS = 4
 _RESERVED_RELATIONS = frozenset(
     {CHILD_OF, VERSION_OF, RELATION_EXTRACTED_FROM, RELATION_CONSOLIDATED, RELATION_REFLECTED}
 )
-"""What the store itself writes, besides what nobody may."""
+"""Relation types that are reserved for the store, in addition to those that no caller may write."""
 
 
-class _Shown(NamedTuple):
-    """The text that a model was asked about, and what it was shown by mark."""
+class _ExtractionContext(NamedTuple):
+    """The text that a model was asked about, and the memories and concepts that it was shown, by label."""
 
     source: NodeRow
     memories: Mapping[str, NodeRow]
@@ -87,36 +86,36 @@ class _Shown(NamedTuple):
 
 
 def extract(indexer: Indexer | None, store: OpenStore, memory: str, ask: Ask) -> Extracted | None:
-    """Ask about a memory, and write what comes of it, once; None where there is nothing to ask. Blocks.
+    """Ask the model about a memory and write the result; None if there is nothing to ask. Blocks.
 
-    Raises what asking does, StorageFull and Unavailable.
+    Raises the errors of `ask`, StorageFull and Unavailable.
     """
     with store.reading() as rows:
         source = rows.node(memory)
-        if source is None or not is_text(source) or _is_done(rows, source):
+        if source is None or not is_text(source) or _is_processed(rows, source):
             return None
-        before = _said_before(rows, source)
-    shown = _shown(indexer, store, source)
-    known = {row.id: row for row in _entities(store, source.content)}
-    reply = ask(question(_material(shown, before, [*known.values()])))
+        before = _previous_turns(rows, source)
+    shown = _build_context(indexer, store, source)
+    known = {row.id: row for row in _named_entities(store, source.content)}
+    reply = ask(question(_build_material(shown, before, [*known.values()])))
     return _write(indexer, store, shown, proposed(reply.text))
 
 
-def _is_done(rows: Rows, source: NodeRow) -> bool:
-    """Whether a text was taken apart already, or was itself taken out of another one."""
-    said = text_hash(source.content).hex()
+def _is_processed(rows: Rows, source: NodeRow) -> bool:
+    """Return whether a text was already processed, or was itself extracted from another one."""
+    digest = text_hash(source.content).hex()
     marks = map(mark_of, incoming_of(rows, source.id, RELATION_EXTRACTED_FROM))
-    if any(mark is not None and mark.text == said for mark in marks):
+    if any(mark is not None and mark.text == digest for mark in marks):
         return True
     own = (mark_of(edge) for edge in rows.outgoing(source.id) if edge.relation_type == RELATION_EXTRACTED_FROM)
-    return any(mark is not None and mark.fact == said for mark in own)
+    return any(mark is not None and mark.fact == digest for mark in own)
 
 
-# What is shown
+# Material
 
 
-def _said_before(rows: Rows, source: NodeRow) -> list[str]:
-    """The turns of a conversation before one, in their order."""
+def _previous_turns(rows: Rows, source: NodeRow) -> list[str]:
+    """Return the previous turns of a conversation, oldest first."""
     found: list[str] = []
     at = source.id
     while len(found) < MAX_EARLIER_TURNS:
@@ -129,22 +128,22 @@ def _said_before(rows: Rows, source: NodeRow) -> list[str]:
     return found[::-1]
 
 
-def _shown(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> _Shown:
-    near = _near(indexer, store, source)
+def _build_context(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> _ExtractionContext:
+    near = _find_near(indexer, store, source)
     wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT_LAYER)
     concepts = store.memories.ask(lambda view, _: view.listed(wanted, "created", MemoryPlace(), MAX_SHOWN_CONCEPTS).ids)
     with store.reading() as rows:
-        there = rows.nodes([*near, *concepts])
-    memories = [row for each in near if (row := there.get(each)) is not None and _may_end(row, source)]
-    return _Shown(
+        found = rows.nodes([*near, *concepts])
+    memories = [row for each in near if (row := found.get(each)) is not None and _can_supersede(row, source)]
+    return _ExtractionContext(
         source,
         {f"m{at}": row for at, row in enumerate(memories[:MAX_NEAR_MEMORIES], 1)},
-        {f"c{at}": there[each] for at, each in enumerate(concepts, 1) if each in there},
+        {f"c{at}": found[each] for at, each in enumerate(concepts, 1) if each in found},
     )
 
 
-def _near(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> list[str]:
-    """The memories that are near a text, nearest first, where that is known."""
+def _find_near(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> list[str]:
+    """Return memories near a text, nearest first; none if the index cannot answer."""
     if indexer is None:
         return []
     try:
@@ -158,21 +157,21 @@ def _near(indexer: Indexer | None, store: OpenStore, source: NodeRow) -> list[st
         return []
 
 
-def _may_end(row: NodeRow, source: NodeRow) -> bool:
-    """Whether a text may say that a memory is no longer true: it is an earlier fact in force, and not pinned."""
+def _can_supersede(row: NodeRow, source: NodeRow) -> bool:
+    """Return whether a text may supersede a memory: an earlier, active, unpinned fact."""
     layer = (row.extras or NO_EXTRAS).layer
     if row.id == source.id or layer not in {None, FACT_LAYER} or is_pinned(row):
         return False
     return is_active(row, now_in_microseconds()) and row.created_at <= source.created_at
 
 
-def _entities(store: OpenStore, text: str) -> Sequence[NodeRow]:
+def _named_entities(store: OpenStore, text: str) -> Sequence[NodeRow]:
     [ids] = entities_named_in(store, [text[:MAX_SOURCE_CHARS]])
     with store.reading() as rows:
         return [*rows.nodes(ids[:MAX_SHOWN_ENTITIES]).values()]
 
 
-def _material(shown: _Shown, before: list[str], entities: Sequence[NodeRow]) -> Material:
+def _build_material(shown: _ExtractionContext, before: list[str], entities: Sequence[NodeRow]) -> Material:
     def cut(some: Mapping[str, NodeRow]) -> dict[str, str]:
         return {mark: row.content[:MAX_KNOWN_MEMORY_CHARS] for mark, row in some.items()}
 
@@ -186,20 +185,20 @@ def _material(shown: _Shown, before: list[str], entities: Sequence[NodeRow]) -> 
     )
 
 
-# What is written
+# Writing
 
 
 _Item = Callable[["_ExtractionDeduplicator"], None]
-"""Writes one item. Raises errors of kgserve where it cannot be."""
+"""Function that writes one item to a draft; raises KgserveError if it cannot."""
 
 
-def _write(indexer: Indexer | None, store: OpenStore, shown: _Shown, found: Proposed) -> Extracted:
-    facts, dropped = _checked(shown, found.facts)
-    beside, relations = compared(indexer, store, [checked for _, checked in facts]), _relations(found)
+def _write(indexer: Indexer | None, store: OpenStore, shown: _ExtractionContext, found: Proposed) -> Extracted:
+    facts, dropped = _validate_facts(shown, found.facts)
+    compared_facts, relations = compared(indexer, store, [checked for _, checked in facts]), _validate_relations(found)
     items: list[_Item] = [
         *(
             partial(_ExtractionDeduplicator.fact, fact=fact, put=put)
-            for (fact, _), put in zip(facts, beside.puts, strict=True)
+            for (fact, _), put in zip(facts, compared_facts.puts, strict=True)
         ),
         *(
             partial(_ExtractionDeduplicator.name, name=each.name, entity_type=each.entity_type)
@@ -207,54 +206,60 @@ def _write(indexer: Indexer | None, store: OpenStore, shown: _Shown, found: Prop
         ),
         *(partial(_ExtractionDeduplicator.relation, relation=put) for put in relations),
     ]
-    lost = found.dropped + dropped + len(found.relations) - len(relations)
+    invalid = found.dropped + dropped + len(found.relations) - len(relations)
     kept: list[_Item] = []
 
     def decide(ahead: PendingState) -> WriteBatch:
         source = ahead.node(shown.source.id)
         if source is None or not is_text(source) or _was_written(ahead, shown.source):
             return WriteBatch()
-        made, held = _decided(ahead, beside, store, shown, items)
+        draft, held = _build_draft(ahead, compared_facts, store, shown, items)
         kept.extend(held)
-        return made.batch()
+        return draft.batch()
 
-    cost = sum(len(put.content) + 1_000 for put in beside.puts) + 1_000 * len(items)
+    cost = sum(len(put.content) + 1_000 for put in compared_facts.puts) + 1_000 * len(items)
     try:
         store.submit_decided(decide, cost, EXTRACTION_WRITE_TIMEOUT_SECONDS).result()
     except (Conflict, InvalidInput, TooLarge) as error:
-        told = "what it proposes cannot be written"
-        raise Unanswered(f"{told}: {error.message}", of_service=False, reason=told) from None
-    return Extracted(len(kept), lost + len(items) - len(kept))
+        reason = "the proposed items cannot be written"
+        raise Unanswered(f"{reason}: {error.message}", of_service=False, reason=reason) from None
+    return Extracted(len(kept), invalid + len(items) - len(kept))
 
 
 def _was_written(ahead: PendingState, source: NodeRow) -> bool:
-    """Whether the text has changed since it was sent, or what it says was written already."""
+    """Return whether the text changed since it was sent, or its facts were written already."""
     now = ahead.node(source.id)
-    said = text_hash(source.content).hex()
-    if now is None or text_hash(now.content).hex() != said:
+    digest = text_hash(source.content).hex()
+    if now is None or text_hash(now.content).hex() != digest:
         return True
     marks = map(mark_of, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
-    return any(mark is not None and mark.text == said for mark in marks)
+    return any(mark is not None and mark.text == digest for mark in marks)
 
 
-def _decided(
-    ahead: PendingState, beside: ComparedMemories, store: OpenStore, shown: _Shown, items: Sequence[_Item]
+def _build_draft(
+    ahead: PendingState,
+    compared_facts: ComparedMemories,
+    store: OpenStore,
+    shown: _ExtractionContext,
+    items: Sequence[_Item],
 ) -> tuple[_ExtractionDeduplicator, list[_Item]]:
-    """A draft with the items that can be, each tried alone first; those that cannot be beside others are left out."""
+    """Return a draft with the items that can be written, and those items; conflicting ones are dropped."""
     rules = Rules(frozenset(store.description.kind_whitelist))
     left = [
-        item for item in items if _fault(_ExtractionDeduplicator(ahead, RecentVectors(), shown, rules), [item]) is None
+        item
+        for item in items
+        if _first_failing(_ExtractionDeduplicator(ahead, RecentVectors(), shown, rules), [item]) is None
     ]
     for _ in range(_MAX_ROUNDS):
-        draft = _ExtractionDeduplicator(ahead, beside.recent, shown, rules)
-        if (fault := _fault(draft, left)) is None:
+        draft = _ExtractionDeduplicator(ahead, compared_facts.recent, shown, rules)
+        if (fault := _first_failing(draft, left)) is None:
             return draft, left
         left = [item for item in left if item is not fault]
     return _ExtractionDeduplicator(ahead, RecentVectors(), shown, rules), []
 
 
-def _fault(draft: _ExtractionDeduplicator, items: Sequence[_Item]) -> _Item | None:
-    """The first item that cannot be written after those before it."""
+def _first_failing(draft: _ExtractionDeduplicator, items: Sequence[_Item]) -> _Item | None:
+    """Return the first item that cannot be written after the previous ones."""
     for item in items:
         try:
             item(draft)
@@ -263,8 +268,10 @@ def _fault(draft: _ExtractionDeduplicator, items: Sequence[_Item]) -> _Item | No
     return None
 
 
-def _checked(shown: _Shown, facts: Sequence[ProposedFact]) -> tuple[list[tuple[ProposedFact, Checked]], int]:
-    """The facts that could be requests, and how many could not."""
+def _validate_facts(
+    shown: _ExtractionContext, facts: Sequence[ProposedFact]
+) -> tuple[list[tuple[ProposedFact, Checked]], int]:
+    """Return the facts that are valid requests, and the number of the others."""
     found: list[tuple[ProposedFact, Checked]] = []
     for place, fact in enumerate(facts):
         faults = Faults()
@@ -272,7 +279,7 @@ def _checked(shown: _Shown, facts: Sequence[ProposedFact]) -> tuple[list[tuple[P
             continue
         if fact.supersedes and fact.supersedes not in shown.memories:
             continue
-        checked = checked_memory(_request(shown, fact), faults, place)
+        checked = checked_memory(_to_request(shown, fact), faults, place)
         if not faults.errors:
             own, since = checked.put.node.extras or NodeExtrasPut(), stated_at(shown.source)
             extras = msgspec.structs.replace(own, created_by=EXTRACTION_AUTHOR, confidence_at=since)
@@ -282,10 +289,10 @@ def _checked(shown: _Shown, facts: Sequence[ProposedFact]) -> tuple[list[tuple[P
     return found, len(facts) - len(found)
 
 
-def _request(shown: _Shown, fact: ProposedFact) -> StoreMemoryRequest:
-    """A fact as a caller would send it. What says whose the text is, or where it is from, holds for the fact, too."""
+def _to_request(shown: _ExtractionContext, fact: ProposedFact) -> StoreMemoryRequest:
+    """Return a fact as a store request; tags, source and date are inherited from the text."""
     source, own = shown.source, shown.source.extras or NO_EXTRAS
-    sure = 1.0 if fact.confidence is None else fact.confidence
+    confidence = 1.0 if fact.confidence is None else fact.confidence
     return StoreMemoryRequest(
         content=fact.content,
         memory_type=fact.memory_type or None,
@@ -293,7 +300,7 @@ def _request(shown: _Shown, fact: ProposedFact) -> StoreMemoryRequest:
         parent_id=shown.concepts[fact.parent].id if fact.parent else None,
         tags=list(own.tags),
         entities=[AssociatedEntity(name=name) for name in fact.entities or ()],
-        confidence=min(sure, 1.0 if own.confidence is None else own.confidence),
+        confidence=min(confidence, 1.0 if own.confidence is None else own.confidence),
         source=own.source or "",
         valid_from=fact.valid_from or None,
         valid_to=fact.valid_to or None,
@@ -301,7 +308,7 @@ def _request(shown: _Shown, fact: ProposedFact) -> StoreMemoryRequest:
     )
 
 
-def _relations(found: Proposed) -> list[EdgePut]:
+def _validate_relations(found: Proposed) -> list[EdgePut]:
     puts: list[EdgePut] = []
     for each in found.relations:
         faults = Faults()
@@ -313,13 +320,13 @@ def _relations(found: Proposed) -> list[EdgePut]:
 
 
 class _ExtractionDeduplicator(Deduplicator):
-    """What is written of one text."""
+    """Draft of the facts, entities and relations of one text."""
 
-    def __init__(self, ahead: PendingState, recent: RecentVectors, shown: _Shown, rules: Rules) -> None:
+    def __init__(self, ahead: PendingState, recent: RecentVectors, shown: _ExtractionContext, rules: Rules) -> None:
         super().__init__(ahead, recent)
-        self._shown = shown
+        self._context = shown
         self._rules = rules
-        self._ended: set[str] = set()
+        self._superseded_ids: set[str] = set()
 
     @override
     def put_node(self, put: NodePut) -> NodeRow:
@@ -328,17 +335,17 @@ class _ExtractionDeduplicator(Deduplicator):
         return super().put_node(put)
 
     def fact(self, fact: ProposedFact, put: MemoryPut) -> None:
-        """Write a fact. Raises NotFound and Conflict."""
-        head = self._superseded(fact)
+        """Write a fact and its mark. Raises NotFound and Conflict."""
+        head = self._superseded_head(fact)
         memory = self._supersede(head, put) if head is not None else self.store(put).id
-        if memory == self._shown.source.id:
+        if memory == self._context.source.id:
             return
-        mark = ExtractionMark.of(self._shown.source, put.content)
-        key = (memory, self._shown.source.id, RELATION_EXTRACTED_FROM)
+        mark = ExtractionMark.of(self._context.source, put.content)
+        key = (memory, self._context.source.id, RELATION_EXTRACTED_FROM)
         self.put_edge(EdgePut(0, key, own=mark.attributes, extras=EdgeExtrasPut(created_by=EXTRACTION_AUTHOR)))
 
     def name(self, name: str, entity_type: str) -> None:
-        """Name an entity, or give one a type. Raises Conflict and InvalidInput."""
+        """Create an entity or set its type. Raises Conflict and InvalidInput."""
         faults = Faults()
         check_label(name, "name", faults)
         check_label(entity_type, "entity_type", faults)
@@ -352,25 +359,25 @@ class _ExtractionDeduplicator(Deduplicator):
         if self.edge(put.key) is None:
             put_relation(self, msgspec.structs.replace(put, extras=EdgeExtrasPut(created_by=EXTRACTION_AUTHOR)))
 
-    def _superseded(self, fact: ProposedFact) -> NodeRow | None:
-        """The memory that a fact takes the place of, if it is still as it was shown; one fact alone can."""
-        seen = self._shown.memories.get(fact.supersedes or "")
-        if seen is None or seen.id in self._ended:
+    def _superseded_head(self, fact: ProposedFact) -> NodeRow | None:
+        """Return the memory that a fact supersedes, if it is unchanged and no other fact of this text superseded it."""
+        seen = self._context.memories.get(fact.supersedes or "")
+        if seen is None or seen.id in self._superseded_ids:
             return None
         row = self.node(seen.id)
         same = row is not None and row.version == seen.version and row.sequence == seen.sequence
         return row if same and row is not None and is_active(row, self.ahead.now) else None
 
     def _supersede(self, head: NodeRow, put: MemoryPut) -> str:
-        """Have a memory say what is true now, and keep what it said before; the id of what says it."""
-        source, extras = self._shown.source, put.extras
-        self._ended.add(head.id)
+        """Write a fact as the new state of a memory; return the id of the memory or version that states it."""
+        source, extras = self._context.source, put.extras
+        self._superseded_ids.add(head.id)
         start = extras.valid_from
         if start is None:
             start = (source.extras or NO_EXTRAS).valid_from
         start = source.created_at if start is None else start
         if extras.valid_to is not None and extras.valid_to <= start:
-            raise Conflict("it is over before it begins")
+            raise Conflict("valid_to is not after valid_from")
         stated = NodeExtrasPut(
             created_by=EXTRACTION_AUTHOR, confidence=extras.confidence, confidence_at=stated_at(source)
         )

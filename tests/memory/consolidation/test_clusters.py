@@ -12,12 +12,12 @@ PAIRS = st.dictionaries(
 )
 
 
-def test_a_chain_does_not_drift() -> None:
+def test_complete_linkage_does_not_chain() -> None:
     assert complete_linkage({("a", "b"): 0.9, ("b", "c"): 0.89}) == [["a", "b"]]
     assert complete_linkage({("a", "b"): 0.9, ("b", "c"): 0.89, ("a", "c"): 0.86}) == [["a", "b", "c"]]
 
 
-def test_the_nearest_come_together_first() -> None:
+def test_nearest_pairs_are_linked_first() -> None:
     assert complete_linkage({("a", "b"): 0.87, ("b", "c"): 0.99}) == [["b", "c"]]
     square = {("a", "b"): 0.95, ("c", "d"): 0.94, ("a", "c"): 0.9, ("b", "d"): 0.9, ("a", "d"): 0.9, ("b", "c"): 0.88}
     assert complete_linkage(square) == [["a", "b", "c", "d"]]
@@ -25,13 +25,13 @@ def test_the_nearest_come_together_first() -> None:
     assert complete_linkage(square) == [["a", "b"], ["c", "d"]]
 
 
-def test_nothing_makes_no_group() -> None:
+def test_no_pairs_no_clusters() -> None:
     assert complete_linkage({}) == []
     assert complete_linkage({("a", "a"): 1.0}) == []
 
 
 @given(PAIRS)
-def test_each_two_of_a_group_are_a_pair_and_no_two_groups_could_be_one(pairs: dict[tuple[str, str], float]) -> None:
+def test_clusters_are_complete_and_maximal(pairs: dict[tuple[str, str], float]) -> None:
     groups = complete_linkage(pairs)
     known = {frozenset(pair) for pair in pairs}
     for group in groups:
@@ -43,7 +43,7 @@ def test_each_two_of_a_group_are_a_pair_and_no_two_groups_could_be_one(pairs: di
 
 
 @given(PAIRS, st.randoms())
-def test_the_order_of_the_pairs_does_not_matter(pairs: dict[tuple[str, str], float], random: object) -> None:
+def test_clusters_do_not_depend_on_pair_order(pairs: dict[tuple[str, str], float], random: object) -> None:
     turned = {(b, a): similarity for (a, b), similarity in reversed(pairs.items()) if (b, a) not in pairs}
     if len(turned) == len(pairs):
         assert complete_linkage(turned) == complete_linkage(pairs)

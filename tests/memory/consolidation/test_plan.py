@@ -42,7 +42,7 @@ def members(*rows: NodeRow, effective: float = 1.0) -> list[Member]:
     return [Member(each, effective) for each in rows]
 
 
-def test_lines_that_were_said_are_not_said_again() -> None:
+def test_merged_text_omits_known_lines() -> None:
     rows = [
         row("a", "Tea is hot\nMilk is cold", 1),
         row("b", "the tea is hot.\nSugar is sweet", 2),
@@ -54,7 +54,7 @@ def test_lines_that_were_said_are_not_said_again() -> None:
     assert found.content == "Tea is hot\nMilk is cold\nSugar is sweet\nSalt is white!"
 
 
-def test_newer_metadata_counts_and_the_greatest_importance() -> None:
+def test_merge_takes_newer_metadata_and_greatest_importance() -> None:
     rows = [
         row("new", "x", 9, {"a": 3, "b": 3}),
         row("old", "x", 1, {"a": 1, "c": 1}, importance=0.8),
@@ -69,7 +69,7 @@ def test_newer_metadata_counts_and_the_greatest_importance() -> None:
     assert not found.says_more(row("new", "x", 9, {"a": 3, "b": 3, "c": 1}, importance=0.8))
 
 
-def test_seconds_of_fading_do_not_decide_who_stays() -> None:
+def test_small_confidence_difference_does_not_decide_primary() -> None:
     found = planned([Member(row("young", "x", 9), 1.0), Member(row("old", "x", 1), 0.9999)], 0.9)
     assert isinstance(found, ClusterPlan)
     assert found.primary == "old"
@@ -88,26 +88,26 @@ def test_seconds_of_fading_do_not_decide_who_stays() -> None:
         (row("a", "x", own={"a": "x" * 200_000}), row("b", "x", own={"b": "x" * 200_000}), "metadata"),
     ],
 )
-def test_what_would_be_too_much_is_left(one: NodeRow, other: NodeRow, reason: str) -> None:
+def test_oversized_cluster_is_not_merged(one: NodeRow, other: NodeRow, reason: str) -> None:
     found = planned(members(one, other), 0.9)
     assert isinstance(found, Cluster)
     assert reason in found.reason
 
 
-def test_what_is_long_already_may_absorb_what_says_the_same() -> None:
+def test_long_memory_absorbs_equal_wording() -> None:
     found = planned(members(row("a", "x " * MAX_MERGED_CHARS), row("b", "X " * MAX_MERGED_CHARS)), 1.0)
     assert isinstance(found, ClusterPlan)
     assert found.content == "x " * MAX_MERGED_CHARS
 
 
-def test_what_is_pinned_is_not_absorbed() -> None:
+def test_pinned_memory_is_not_absorbed() -> None:
     assert planned(members(row("a", "x", importance=1.0), row("b", "x", importance=1.0)), 1.0) is None
     found = planned(members(row("a", "x"), row("b", "x", 9, importance=1.0)), 1.0)
     assert isinstance(found, ClusterPlan)
     assert (found.primary, found.absorbed) == ("b", ("a",))
 
 
-def test_what_must_be_the_same() -> None:
+def test_kinds_that_can_be_consolidated() -> None:
     usual = kind_of(row("a"))
     assert usual == kind_of(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
     others = [row("c", layer=1), row("d", name="n"), row("e", valid_from=1), row("f", valid_to=1)]
@@ -117,7 +117,7 @@ def test_what_must_be_the_same() -> None:
     ] * 3
 
 
-def test_relations_move_and_the_greater_weight_counts() -> None:
+def test_moved_relations_keep_greater_weight() -> None:
     edges = {
         "b": [edge("b", "x", weight=0.9), edge("b", "y", weight=0.3), edge("b", "a"), edge("p", "b"), edge("b", "c")],
         "c": [edge("c", "y", weight=0.5), edge("c", "z", "child_of"), edge("b", "c")],
@@ -131,7 +131,7 @@ def test_relations_move_and_the_greater_weight_counts() -> None:
     assert moved("a", turned, had, parented=False) == moved("a", edges, had, parented=False)
 
 
-def test_notes_are_read_as_they_were_written() -> None:
+def test_records_round_trip() -> None:
     taken = AbsorbedRecord("run", "alice", 3, [edge("a", "b", weight=0.25)])
     assert taken_of(record(taken)) == taken
     grown = Grown("", 2, "former", parented=True, had=[edge("a", "c")])
@@ -141,7 +141,7 @@ def test_notes_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (5, None), (None, 9), (5, 9)])
-def test_what_is_withdrawn_holds_at_no_moment_and_comes_back_as_it_was(bounds: tuple[int | None, int | None]) -> None:
+def test_withdrawn_row_is_never_valid_and_restorable(bounds: tuple[int | None, int | None]) -> None:
     old = row("a", "x", 7, valid_from=bounds[0], valid_to=bounds[1])
     put = soft_delete(old, MERGED, "b")
     assert put.extras is not None

@@ -31,7 +31,7 @@ from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.storage.model.redirects import MERGED_INTO
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of
-from tests.memory.consolidated import HOOKS, Place, exported, memory, placed, put, row_of
+from tests.memory.memory_stores import HOOKS, Place, exported, memory, placed, put, row_of
 from tests.projections.indexing import StuckEmbedder, caught_up, indexed
 from tests.stores.writing import settings
 
@@ -48,13 +48,13 @@ def run(place: Place, store: str, **wanted: object) -> ConsolidationReport:
     return consolidate(place.graph(store), ConsolidateRequest(**wanted))  # type: ignore[arg-type]
 
 
-def hooks(place: Place, name: str) -> None:
+def put_duplicates(place: Place, name: str) -> None:
     with place.pool.lease(name, create=True) as store:
         put(store, [memory(f"m{at}", text, created_at=NOW + at, tags=(f"t{at}",)) for at, text in enumerate(HOOKS)])
 
 
-def test_memories_that_say_the_same_become_one(place: Place, store: str) -> None:
-    hooks(place, store)
+def test_consolidate_merges_duplicates(place: Place, store: str) -> None:
+    put_duplicates(place, store)
     done = run(place, store)
     assert (done.clusters_found, done.memories_merged, done.near_checked) == (1, 4, True)
     assert done.clusters[0].primary == "m0"
@@ -73,8 +73,8 @@ def test_memories_that_say_the_same_become_one(place: Place, store: str) -> None
     assert run(place, store).clusters_found == 0
 
 
-def test_a_dry_run_changes_nothing_and_is_exactly_what_is_then_applied(place: Place, store: str) -> None:
-    hooks(place, store)
+def test_dry_run_writes_nothing_and_plan_is_applied_exactly(place: Place, store: str) -> None:
+    put_duplicates(place, store)
     before = exported(place.graph(store))
     plan = run(place, store, dry_run=True)
     assert exported(place.graph(store)) == before
@@ -85,8 +85,8 @@ def test_a_dry_run_changes_nothing_and_is_exactly_what_is_then_applied(place: Pl
     assert (done.clusters_found, done.memories_merged) == (plan.clusters_found, plan.memories_merged)
 
 
-def test_a_plan_that_is_no_longer_true_is_refused_with_what_changed(place: Place, store: str) -> None:
-    hooks(place, store)
+def test_outdated_plan_is_rejected_with_changed_ids(place: Place, store: str) -> None:
+    put_duplicates(place, store)
     plan = run(place, store, dry_run=True)
     with place.pool.lease(store) as leased:
         put(leased, [memory("m3", "Something else")])
@@ -94,9 +94,9 @@ def test_a_plan_that_is_no_longer_true_is_refused_with_what_changed(place: Place
     with pytest.raises(Conflict, match="'m3'"):
         run(place, store, apply=ApplyPlan(plan=plan.plan))
     assert exported(place.graph(store)) == before
-    with pytest.raises(Conflict, match="not known"):
+    with pytest.raises(Conflict, match="is unknown"):
         run(place, store, apply=ApplyPlan(plan=plan.plan + 100))
-    with pytest.raises(Conflict, match="not known"):
+    with pytest.raises(Conflict, match="is unknown"):
         run(place, store, apply=ApplyPlan(plan=plan.plan), similarity_threshold=0.9)
 
 
@@ -115,7 +115,7 @@ def relations() -> list[EdgePut]:
     ]
 
 
-def related(place: Place, name: str) -> None:
+def put_related(place: Place, name: str) -> None:
     with place.pool.lease(name, create=True) as store:
         others = [memory(each, f"Thing {each}", "concept", created_at=NOW) for each in "xyzpqc"]
         own = {"source": "chat", "n": 1}
@@ -134,8 +134,8 @@ def related(place: Place, name: str) -> None:
         put(store, [*others, first, second, third], relations())
 
 
-def test_the_primary_takes_over_relations_metadata_and_tags(place: Place, store: str) -> None:
-    related(place, store)
+def test_primary_takes_over_relations_metadata_and_tags(place: Place, store: str) -> None:
+    put_related(place, store)
     assert run(place, store, types=["observation"]).memories_merged == 2
     with place.pool.lease(store) as leased, leased.reading() as rows:
         out = {(row.target, row.relation_type): row.weight for row in rows.outgoing("m0")}
@@ -155,8 +155,8 @@ def test_the_primary_takes_over_relations_metadata_and_tags(place: Place, store:
 @pytest.mark.parametrize(
     "chosen", [{}, {"history": "none"}, {"conflict_policy": "manual"}, {"kind_whitelist": ("observation", "concept")}]
 )
-def test_taking_a_run_back_leaves_the_store_as_it_was(place: Place, store: str, chosen: dict[str, Any]) -> None:
-    related(place, store)
+def test_undo_restores_store(place: Place, store: str, chosen: dict[str, Any]) -> None:
+    put_related(place, store)
     with place.pool.lease(store) as leased:
         leased.change_settings(lambda settings: msgspec.structs.replace(settings, **chosen))
     of = place.graph(store)
@@ -172,7 +172,7 @@ def test_taking_a_run_back_leaves_the_store_as_it_was(place: Place, store: str, 
         undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
 
 
-def test_clusters_that_are_related_are_taken_back_in_turn(place: Place, store: str) -> None:
+def test_undo_of_related_clusters(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         memories = [memory(f"{each}{at}", f"Thing {at}", created_at=NOW) for at in range(6) for each in "abc"]
         links = [EdgePut(0, (f"b{at}", f"b{(at + 1) % 6}", "next"), 0.5 + at / 20) for at in range(6)]
@@ -193,8 +193,8 @@ def test_clusters_that_are_related_are_taken_back_in_turn(place: Place, store: s
     assert exported(of) == before
 
 
-def test_what_was_written_since_stands_in_the_way_of_taking_back(place: Place, store: str) -> None:
-    related(place, store)
+def test_undo_conflicts_with_later_changes(place: Place, store: str) -> None:
+    put_related(place, store)
     of = place.graph(store)
     done = run(place, store, types=["observation"])
     with place.pool.lease(store) as leased:
@@ -211,7 +211,7 @@ def test_what_was_written_since_stands_in_the_way_of_taking_back(place: Place, s
         assert {row.target for row in rows.outgoing("m2")} == {"y", "q"}
 
 
-def test_a_run_whose_primary_was_absorbed_later_names_the_run_that_did(place: Place, store: str) -> None:
+def test_undo_names_later_run_that_absorbed_primary(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         put(
             leased,
@@ -224,9 +224,9 @@ def test_a_run_whose_primary_was_absorbed_later_names_the_run_that_did(place: Pl
         put(leased, [memory("c", "The user likes tea.", confidence=1.0)])
     again = run(place, store)
     assert [(each.primary, each.absorbed) for each in again.clusters] == [("c", ["a"])]
-    with pytest.raises(Conflict, match=f"'a' was absorbed by 'c' since, in the consolidation '{again.run}': undo that"):
+    with pytest.raises(Conflict, match=f"'a' was absorbed by 'c' since, in the consolidation '{again.run}'; undo that"):
         undo_consolidation(of, UndoConsolidationRequest(run_id=first.run or ""))
-    # A third one, of which "c" is the primary, and takes words over.
+    # A third run, in which "c" is the primary and takes over content.
     with place.pool.lease(store) as leased:
         put(leased, [memory("d", "the user likes tea!", confidence=0.5, tags=("warm",))])
     third = run(place, store)
@@ -240,7 +240,7 @@ def test_a_run_whose_primary_was_absorbed_later_names_the_run_that_did(place: Pl
     assert exported(of) == before
 
 
-def test_what_the_guard_keeps_apart_is_told(place: Place, store: str) -> None:
+def test_guard_reports_pairs_kept_apart(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         texts = ("The user prefers React over Vue", "The user prefers Vue over React")
         put(leased, [memory("a", texts[0]), memory("b", texts[1])])
@@ -253,7 +253,7 @@ def test_what_the_guard_keeps_apart_is_told(place: Place, store: str) -> None:
     assert run(place, store, guard=False).clusters_found == 2
 
 
-def test_others_stay_out_of_it(place: Place, store: str) -> None:
+def test_ineligible_memories_are_not_consolidated(place: Place, store: str) -> None:
     same = "The build runs on Linux"
     with place.pool.lease(store, create=True) as leased:
         memories = [
@@ -276,7 +276,7 @@ def test_others_stay_out_of_it(place: Place, store: str) -> None:
     ]
 
 
-def test_memories_without_layer_are_consolidated_with_those_of_a_layer(place: Place, store: str) -> None:
+def test_memory_without_layer_is_consolidated_with_layered_ones(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         puts = [
             memory("none", HOOKS[0], created_at=NOW),
@@ -294,21 +294,21 @@ def test_memories_without_layer_are_consolidated_with_those_of_a_layer(place: Pl
         assert (row_of(leased, "none").extras or NO_EXTRAS).layer is None
 
 
-def test_a_fact_and_its_restatement_without_layer_are_one(place: Place, store: str) -> None:
+def test_fact_and_unlayered_restatement_are_merged(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory("fact", HOOKS[0], "fact", layer=2, created_at=NOW), memory("none", HOOKS[1])])
     (cluster,) = run(place, store).clusters
     assert {cluster.primary, *cluster.absorbed} == {"fact", "none"}
 
 
-def test_the_one_that_is_worth_most_stays(place: Place, store: str) -> None:
+def test_most_confident_memory_is_primary(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory("old", HOOKS[0], created_at=NOW, confidence=0.5), memory("new", HOOKS[0] + ".")])
     (cluster,) = run(place, store).clusters
     assert (cluster.primary, cluster.absorbed, cluster.content) == ("new", ["old"], HOOKS[0] + ".")
 
 
-def test_what_would_grow_too_long_is_left_and_told(place: Place, store: str) -> None:
+def test_oversized_cluster_is_reported_and_not_merged(place: Place, store: str) -> None:
     long = "React hooks allow state in functional components and are easy to test. " * 20
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory("a", long + "Good."), memory("b", long + "Good work.")])
@@ -319,13 +319,13 @@ def test_what_would_grow_too_long_is_left_and_told(place: Place, store: str) -> 
     ]
 
 
-def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) -> None:
+def test_memory_changed_during_run_is_not_merged(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory(f"{each}{at}", f"Thing {at}") for at in range(3) for each in "ab"])
         refused: list[str] = []
 
         class Changing(set[str]):
-            """Runs that go on; a memory of theirs changes when one begins."""
+            """Set of running consolidations that changes a memory when a run starts."""
 
             @override
             def add(self, run: str, /) -> None:
@@ -333,10 +333,10 @@ def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) 
                 super().add(run)
 
         def take_back() -> None:
-            # In the writer's thread: nothing is written meanwhile.
+            # In the writer thread: no write happens meanwhile.
             for going in consolidations(place.graph(store), ConsolidationsQuery()).runs:
                 if going.state == "running":
-                    with pytest.raises(Unavailable, match="still going on"):
+                    with pytest.raises(Unavailable, match="still running"):
                         undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=going.id))
                     refused.append(going.id)
 
@@ -354,7 +354,7 @@ def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) 
     assert [(each.clusters, each.merged, each.state) for each in listed] == [(2, 2, "done")]
 
 
-def test_without_vectors_only_the_wording_counts(tmp_path: Path) -> None:
+def test_without_vectors_only_equal_wording_is_merged(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease("s", create=True) as leased:
         put(leased, [memory(f"m{at}", text) for at, text in enumerate((HOOKS[0], HOOKS[1], HOOKS[0].lower()))])
         done = consolidate(graph_of(pool, "s"), ConsolidateRequest(similarity_threshold=0.0))
@@ -363,12 +363,12 @@ def test_without_vectors_only_the_wording_counts(tmp_path: Path) -> None:
 
 
 class BusyModel(StuckEmbedder):
-    """A model of meaning that takes its time."""
+    """A slow embedding model."""
 
     degraded = False
 
 
-def test_consolidation_is_refused_while_vectors_are_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consolidate_is_unavailable_while_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.memory.consolidation.candidates.MEMORY_JOB_TIMEOUT_SECONDS", 0.1)
     model = BusyModel()
     with indexed(tmp_path, model) as (pool, indexer), pool.lease("s", create=True) as leased:
@@ -385,7 +385,7 @@ def test_consolidation_is_refused_while_vectors_are_not_ready(tmp_path: Path, mo
     assert (done.near_checked, done.memories_merged) == (True, 1)
 
 
-def test_vectors_of_letters_merge_nothing(tmp_path: Path) -> None:
+def test_letter_vectors_are_not_used_for_merging(tmp_path: Path) -> None:
     with indexed(tmp_path) as (pool, indexer), pool.lease("s", create=True) as leased:
         put(leased, [memory("a", "The build runs on Linux"), memory("b", "The build ran on Linux")])
         caught_up(leased, indexer.of(leased))
@@ -393,8 +393,8 @@ def test_vectors_of_letters_merge_nothing(tmp_path: Path) -> None:
     assert (done.near_checked, done.clusters) == (False, [])
 
 
-def test_a_memory_that_goes_with_a_merge_leads_to_the_one_that_stayed(place: Place, store: str) -> None:
-    hooks(place, store)
+def test_absorbed_id_redirects_to_primary(place: Place, store: str) -> None:
+    put_duplicates(place, store)
     run(place, store)
     found = node_of(place.graph(store), "m3")
     assert (found.node.id, found.redirected_from) == ("m0", "m3")
@@ -402,22 +402,22 @@ def test_a_memory_that_goes_with_a_merge_leads_to_the_one_that_stayed(place: Pla
         put(leased, [memory("m3", "Something new")])
 
 
-def test_many_of_one_wording_become_one(place: Place, store: str) -> None:
+def test_many_equal_memories_are_merged(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         put(leased, [memory(f"m{at:03}", "The build runs on Linux", created_at=NOW + at) for at in range(150)])
     done = run(place, store)
     assert [(each.primary, len(each.absorbed)) for each in done.clusters] == [("m000", 149)]
 
 
-def test_a_store_that_takes_some_types_alone_takes_runs(place: Place, store: str) -> None:
-    hooks(place, store)
+def test_type_whitelist_allows_run_nodes(place: Place, store: str) -> None:
+    put_duplicates(place, store)
     with place.pool.lease(store) as leased:
         kinds = ("observation",)
         leased.change_settings(lambda settings: msgspec.structs.replace(settings, kind_whitelist=kinds))
     assert run(place, store).clusters_found == 1
 
 
-def test_faded_memories_are_withdrawn_and_protected_ones_are_not(place: Place, store: str) -> None:
+def test_prune_withdraws_unprotected_low_confidence_memories(place: Place, store: str) -> None:
     now = time.time_ns() // 1000
     with place.pool.lease(store, create=True) as leased:
         ages = {"fresh": 0, "kept": 129, "faded": 131}

@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks OpenAI's chat format, well or badly, as each test wants it."""
+"""Fake HTTP server with OpenAI's chat format, and with the faults that tests need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class Service(ThreadingHTTPServer):
-    """What was asked is in ``asked``; each of ``script`` answers one question first, then ``usually`` does."""
+    """Requests are recorded in `asked`; each handler of `script` answers one request, then `usually` does."""
 
     daemon_threads = True
 
@@ -43,12 +43,12 @@ class Service(ThreadingHTTPServer):
 
     @property
     def options(self) -> Json:
-        """Settings of a server that asks this one."""
+        """Server settings that use this service."""
         return {"llm_url": self.url, "llm_model": MODEL, "llm_key": KEY}
 
     @property
     def materials(self) -> list[Json]:
-        """What the model was shown, question by question."""
+        """Materials of the questions, in order."""
         return [json.loads(each["messages"][1]["content"]) for each in self.asked]
 
     @property
@@ -57,7 +57,7 @@ class Service(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has left."""
+        """Ignore disconnected clients."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             behave(self, question)
 
     def send(self, code: int, body: bytes, **headers: str) -> None:
-        """A whole answer."""
+        """Send a complete response."""
         self.send_response(code)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **named}.items():
@@ -93,45 +93,45 @@ Behaviour = Callable[[Handler, Json], None]
 
 
 def completion(text: str, tokens: Any = 100) -> bytes:
-    """An answer in OpenAI's format."""
+    """Return a completion in OpenAI's format."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": tokens}
     return json.dumps({"object": "chat.completion", "choices": [choice], "usage": usage}).encode()
 
 
 def says(tokens: Any = 100, **lists: Any) -> Behaviour:
-    """Answers with these lists, as it is asked to."""
+    """Answer with these lists as JSON."""
     return raw(completion(json.dumps({"facts": [], "entities": [], "relations": [], **lists}), tokens))
 
 
 def words(text: str) -> Behaviour:
-    """Answers with any text in OpenAI's format."""
+    """Answer with a text in OpenAI's format."""
     return raw(completion(text))
 
 
 def raw(body: bytes) -> Behaviour:
-    """Answers with any bytes."""
+    """Answer with raw bytes."""
     return lambda handler, _: handler.send(200, body)
 
 
 def status(code: int, message: str = "not now", **headers: str) -> Behaviour:
-    """Answers with an error."""
+    """Answer with an error status."""
     return lambda handler, _: handler.send(code, json.dumps({"error": {"message": message}}).encode(), **headers)
 
 
 def echoes(code: int) -> Behaviour:
-    """Answers with an error that says again what it was sent, the key among it."""
+    """Answer with an error that repeats the request, including the key."""
     return lambda handler, question: status(code, f"{handler.headers['Authorization']} {question}")(handler, question)
 
 
 def hangs(handler: Handler, _: Json) -> None:
-    """Says nothing until the test is over."""
+    """Send nothing until the test ends."""
     assert isinstance(handler.server, Service)
     handler.server.released.wait()
 
 
 def drips(handler: Handler, _: Json) -> None:
-    """Sends a blank now and then, and never ends."""
+    """Send single spaces without end."""
     assert isinstance(handler.server, Service)
     handler.send_response(200)
     handler.send_header("Transfer-Encoding", "chunked")
@@ -142,12 +142,12 @@ def drips(handler: Handler, _: Json) -> None:
 
 
 def leaves(handler: Handler, _: Json) -> None:
-    """Closes the connection without a word."""
+    """Close the connection without a response."""
     handler.close_connection = True
 
 
 def breaks_off(handler: Handler, _: Json) -> None:
-    """Closes it in the middle of its answer."""
+    """Close the connection within the response."""
     whole = completion('{"facts": []}')
     handler.send_response(200)
     handler.send_header("Content-Length", str(len(whole)))
@@ -157,7 +157,7 @@ def breaks_off(handler: Handler, _: Json) -> None:
 
 
 def pours(handler: Handler, _question: Json) -> None:
-    """Sends as much as it can get rid of."""
+    """Send data without limit."""
     handler.send_response(200)
     handler.send_header("Content-Length", str(1 << 30))
     handler.end_headers()
@@ -168,7 +168,7 @@ def pours(handler: Handler, _question: Json) -> None:
 
 
 def refuses(*names: str) -> Behaviour:
-    """Refuses questions that have any of these parameters, and answers others."""
+    """Reject requests with any of these parameters, and answer others."""
 
     def behave(handler: Handler, question: Json) -> None:
         found = next((name for name in names if name in question), None)

@@ -17,7 +17,7 @@ def model() -> Iterator[Service]:
 
 @pytest.fixture
 def service(model: Service) -> Service:
-    """The model's service, which has not been asked yet."""
+    """Return the fake model service, without recorded requests."""
     model.asked.clear()
     model.script.clear()
     model.usually = says()
@@ -26,7 +26,7 @@ def service(model: Service) -> Service:
 
 @pytest.fixture
 def http(there: Served) -> Iterator[httpx.Client]:
-    """A client of the module's server, which remembers nothing."""
+    """Return a client of the module's server, with an empty store."""
     with httpx.Client(base_url=there.url, timeout=PATIENCE) as client:
         yield client
         assert client.delete("/api/memory/default", params={"confirm": "default"}).status_code in {200, 404}

@@ -1,4 +1,4 @@
-"""What a language model says of memories that are there: answers, names and reasons, whatever it does."""
+"""Advice of a language model on existing memories: answers, names and reasons, also with faulty models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.embedding.prepared import model_settings
 from tests.memory.extraction.chat_service import KEY, Behaviour, Service, echoes, hangs, raw, says, words
-from tests.memory.extraction.memory import Json, memories, retain
+from tests.memory.extraction.memory_client import Json, memories, retain
 from tests.server.http.serving import Served, accepted, refusal, serving
 from tests.server.mcp.talking import Stateless
 
@@ -35,7 +35,7 @@ def exported(http: httpx.Client) -> str:
     return http.get("/api/memory/default/export").text
 
 
-def test_a_question_is_answered_from_memories_with_their_ids(service: Service, http: httpx.Client) -> None:
+def test_answer_cites_memory_ids(service: Service, http: httpx.Client) -> None:
     ids = [
         retain(http, text)["operations"][0]["memory_id"]
         for text in ("The web shop uses Postgres 17.", "The moon is full.")
@@ -51,7 +51,7 @@ def test_a_question_is_answered_from_memories_with_their_ids(service: Service, h
     assert rows == [line for line in before.splitlines() if '"kind":"edge"' in line]
 
 
-def test_what_is_not_remembered_is_not_asked(service: Service, http: httpx.Client) -> None:
+def test_model_is_not_asked_without_matching_memories(service: Service, http: httpx.Client) -> None:
     accepted(http.put("/api/memory/default"), 201)
     found = reflect(http, **QUESTION)
     assert (found["answer"], found["used"], service.asked) == ("", [], [])
@@ -70,7 +70,7 @@ BAD: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("behaviour", BAD)
-def test_without_an_answer_it_is_said(service: Service, http: httpx.Client, behaviour: str) -> None:
+def test_unusable_model_answer_is_reported(service: Service, http: httpx.Client, behaviour: str) -> None:
     retain(http, "The web shop uses Postgres 17.")
     service.usually = BAD[behaviour]
     told = refusal(http.post("/api/v1/reflect", json=QUESTION), 503)
@@ -78,7 +78,7 @@ def test_without_an_answer_it_is_said(service: Service, http: httpx.Client, beha
     assert KEY not in told["detail"]
 
 
-def test_without_a_model_it_is_said_what_to_set(http: httpx.Client, tmp_path: Path) -> None:
+def test_answer_without_model_names_the_settings(http: httpx.Client, tmp_path: Path) -> None:
     with serving(tmp_path / "without") as there, httpx.Client(base_url=there.url) as plain:
         retain(plain, "The web shop uses Postgres 17.")
         told = refusal(plain.post("/api/v1/reflect", json=QUESTION), 400)
@@ -94,7 +94,7 @@ def garden(http: httpx.Client) -> None:
     accepted(http.patch("/api/memory/default", json={"memory": {"extract": True}}))
 
 
-def test_proposals_come_with_names_and_reasons(service: Service, http: httpx.Client) -> None:
+def test_proposals_include_names_and_reasons(service: Service, http: httpx.Client) -> None:
     garden(http)
     service.usually = words("no")
     plain = {each["number"]: each for each in reflect(http, dry_run=True)["proposals"]}
@@ -119,7 +119,7 @@ def test_proposals_come_with_names_and_reasons(service: Service, http: httpx.Cli
     assert "Pruning roses" in memories(http)
 
 
-def test_where_the_store_does_not_ask_for_it_nothing_is_sent(service: Service, http: httpx.Client) -> None:
+def test_no_texts_are_sent_unless_store_enables_extraction(service: Service, http: httpx.Client) -> None:
     garden(http)
     accepted(http.patch("/api/memory/default", json={"memory": {"extract": False}}))
     found = reflect(http, dry_run=True)
@@ -128,7 +128,7 @@ def test_where_the_store_does_not_ask_for_it_nothing_is_sent(service: Service, h
     assert service.asked == []
 
 
-def test_agents_are_answered_too(service: Service, http: httpx.Client) -> None:
+def test_mcp_reflect_answers_questions(service: Service, http: httpx.Client) -> None:
     memory = retain(http, "The web shop uses Postgres 17.")["operations"][0]["memory_id"]
     service.usually = words(json.dumps({"answer": "Postgres 17.", "used": ["m1"]}))
     asked = {"name": "reflect", "arguments": {"index": "default", **QUESTION}}

@@ -1,4 +1,4 @@
-"""Taking facts out of memories with a language model, over HTTP, whatever the model does."""
+"""Fact extraction by a language model over HTTP, also with faulty models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.memory.extraction.chat_service import (
     status,
     words,
 )
-from tests.memory.extraction.memory import awaited, extraction, found_at_once, marks, memories, retain, settled
+from tests.memory.extraction.memory_client import awaited, extraction, found_at_once, marks, memories, retain, settled
 from tests.project.reading import TOP
 from tests.server.http.serving import PATIENCE, Served, accepted, serving
 
@@ -49,8 +49,8 @@ def hurried() -> Iterator[None]:
 
 
 @contextmanager
-def asking(service: Service, data: Path, **options: Any) -> Generator[Served]:
-    """A server that asks the service about every text."""
+def extracting_server(service: Service, data: Path, **options: Any) -> Generator[Served]:
+    """Return a server that extracts from every text."""
     words = {"llm_timeout": PATIENCE, "memory_extract": True, **service.options, **options}
     with serving(data, **words) as found:
         yield found
@@ -58,28 +58,31 @@ def asking(service: Service, data: Path, **options: Any) -> Generator[Served]:
 
 @pytest.fixture(scope="module")
 def there(model: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with asking(model, tmp_path_factory.mktemp("extracted") / "data") as found:
+    with extracting_server(model, tmp_path_factory.mktemp("extracted") / "data") as found:
         yield found
 
 
 @pytest.fixture
 def alone(service: Service, tmp_path: Path) -> Iterator[httpx.Client]:
-    """A client of a server of its own, which has learnt nothing of the service, and counted nothing."""
-    with asking(service, tmp_path / "data") as there, httpx.Client(base_url=there.url, timeout=PATIENCE) as client:
+    """Yield a client of a fresh server without learned request forms or counts."""
+    with (
+        extracting_server(service, tmp_path / "data") as there,
+        httpx.Client(base_url=there.url, timeout=PATIENCE) as client,
+    ):
         yield client
 
 
 WELL = says(
     facts=[
         {"content": FACT, "memory_type": "decision", "entities": ["Web shop", "Postgres"], "confidence": 0.9},
-        {"content": "Alice told of the move.", "layer": 3, "entities": ["Alice"]},
+        {"content": "Alice spoke of the move.", "layer": 3, "entities": ["Alice"]},
     ],
     entities=[{"name": "Alice", "entity_type": "person"}, {"name": "Web shop", "entity_type": "project"}],
     relations=[{"source": "Web shop", "target": "Postgres", "relation_type": "depends_on"}],
 )
 
 
-def test_facts_entities_and_relations_come_of_a_text(service: Service, http: httpx.Client) -> None:
+def test_text_yields_facts_entities_and_relations(service: Service, http: httpx.Client) -> None:
     service.usually = WELL
     done = retain(http, TEXT, tags=["user:alice"], source="chat-7", created_at="2026-01-02T03:04:05Z")
     assert (done["extracting"], [each["type"] for each in done["operations"]]) == (True, ["create"])
@@ -87,7 +90,7 @@ def test_facts_entities_and_relations_come_of_a_text(service: Service, http: htt
     assert (found["extracted"], found["items"], found["dropped"], found["failures"]) == (1, 5, 0, 0)
     assert found["tokens_today"] >= 100
     there = memories(http)
-    assert there.keys() == {TEXT, FACT, "Alice told of the move."}
+    assert there.keys() == {TEXT, FACT, "Alice spoke of the move."}
     fact = there[FACT]
     assert (fact["memory_type"], fact["layer"], fact["tags"], fact["source"]) == (
         "decision",
@@ -102,15 +105,15 @@ def test_facts_entities_and_relations_come_of_a_text(service: Service, http: htt
     assert [each["relation_type"] for each in accepted(http.get("/api/relations"))["relations"]] == ["depends_on"]
     source = there[TEXT]["id"]
     assert sorted((mark["from"], mark["to"]) for mark in marks(http)) == sorted(
-        [(there[FACT]["id"], source), (there["Alice told of the move."]["id"], source)]
+        [(there[FACT]["id"], source), (there["Alice spoke of the move."]["id"], source)]
     )
-    # What it has written is not given to it again.
+    # Extracted facts are not sent to the model again.
     assert service.texts == [TEXT]
     assert service.asked[0]["response_format"]["type"] == "json_schema"
 
 
 LATE: dict[str, Behaviour] = {"hangs": hangs, "drips": drips}
-"""Behaviours that are ended by the time that a model is given."""
+"""Behaviours that end with the model's timeout."""
 BAD: dict[str, Behaviour] = {
     "garbage": raw(b"\x00\xff no JSON"),
     "words": words("I'd rather not."),
@@ -132,15 +135,16 @@ BAD: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("behaviour", BAD)
-def test_whatever_the_model_does_the_text_is_kept_and_extracted_once(
-    service: Service, http: httpx.Client, behaviour: str
-) -> None:
+def test_text_is_extracted_once_despite_model_failures(service: Service, http: httpx.Client, behaviour: str) -> None:
     assert_extracted_once(service, http, BAD[behaviour])
 
 
 @pytest.mark.parametrize("behaviour", LATE)
-def test_a_model_that_is_late_is_waited_for_no_longer(service: Service, tmp_path: Path, behaviour: str) -> None:
-    with asking(service, tmp_path / "data", llm_timeout=0.5) as there, httpx.Client(base_url=there.url) as http:
+def test_model_timeout_is_retried(service: Service, tmp_path: Path, behaviour: str) -> None:
+    with (
+        extracting_server(service, tmp_path / "data", llm_timeout=0.5) as there,
+        httpx.Client(base_url=there.url) as http,
+    ):
         assert_extracted_once(service, http, LATE[behaviour])
 
 
@@ -154,12 +158,12 @@ def assert_extracted_once(service: Service, http: httpx.Client, behaviour: Behav
     assert KEY not in json.dumps(told)
     found = settled(http)
     assert (found["failures"], found["extracted"], found["set_aside_count"], found["error"]) == (2, 1, 0, None)
-    assert memories(http).keys() == {TEXT, FACT, "Alice told of the move."}
+    assert memories(http).keys() == {TEXT, FACT, "Alice spoke of the move."}
     assert len(marks(http)) == 2
     assert service.texts == [TEXT] * 3
 
 
-def test_what_is_no_fact_is_dropped_and_the_rest_stands(service: Service, http: httpx.Client) -> None:
+def test_invalid_items_are_dropped_and_valid_ones_written(service: Service, http: httpx.Client) -> None:
     bad: list[Any] = [
         7,
         None,
@@ -200,7 +204,7 @@ def test_what_is_no_fact_is_dropped_and_the_rest_stands(service: Service, http: 
     assert [each["relation_type"] for each in accepted(http.get("/api/relations"))["relations"]] == ["knows"]
 
 
-def test_ten_thousand_facts_are_thirty(service: Service, http: httpx.Client) -> None:
+def test_number_of_facts_is_limited(service: Service, http: httpx.Client) -> None:
     few = [{"content": f"The number {at} is {at * 7}."} for at in range(5_000)]
     service.usually = says(facts=few)
     retain(http, TEXT)
@@ -214,7 +218,7 @@ def test_ten_thousand_facts_are_thirty(service: Service, http: httpx.Client) -> 
     assert len(memories(http)) == 32
 
 
-def test_another_language_is_kept_as_it_is(service: Service, http: httpx.Client) -> None:
+def test_other_languages_are_preserved(service: Service, http: httpx.Client) -> None:
     text, fact = "昨日、京都で会議がありました。", "京都で会議があった。"
     service.usually = says(facts=[{"content": fact, "entities": ["京都"]}])
     retain(http, text)
@@ -223,7 +227,7 @@ def test_another_language_is_kept_as_it_is(service: Service, http: httpx.Client)
     assert memories(http).keys() == {text, fact}
 
 
-def test_a_text_that_fails_too_often_is_set_aside_until_it_is_asked_for(service: Service, http: httpx.Client) -> None:
+def test_failing_text_is_set_aside_until_requeued(service: Service, http: httpx.Client) -> None:
     service.usually = words("never")
     bad = retain(http, TEXT)["operations"][0]["memory_id"]
     found = awaited(lambda: (found := extraction(http))["set_aside"] and found)
@@ -242,7 +246,7 @@ def test_a_text_that_fails_too_often_is_set_aside_until_it_is_asked_for(service:
     assert len(service.asked) == 6
 
 
-def test_a_store_and_a_call_say_what_is_extracted(service: Service, http: httpx.Client) -> None:
+def test_extract_setting_and_request_option(service: Service, http: httpx.Client) -> None:
     service.usually = WELL
     retain(http, "Not this one.", extract=False)
     accepted(http.patch("/api/memory/default", json={"memory": {"extract": False}}))
@@ -251,20 +255,20 @@ def test_a_store_and_a_call_say_what_is_extracted(service: Service, http: httpx.
     settled(http)
     assert service.texts == ["But this one."]
     assert memories(http)["But this one."]["metadata"] == {"extract": True}
-    # A known text is asked for: nothing is stored, and the model is given it.
+    # Extraction of a known text: nothing is stored, but the model receives it.
     assert [each["type"] for each in retain(http, "Nor that one.", extract=True)["operations"]] == ["noop"]
     settled(http)
     assert service.texts == ["But this one.", "Nor that one."]
 
 
-def test_a_conversation_is_shown_as_far_as_it_went(service: Service, http: httpx.Client) -> None:
+def test_model_receives_previous_turns_of_conversation(service: Service, http: httpx.Client) -> None:
     turns = [{"role": "Ann", "content": "Shall we use Rust?"}, {"role": "Bob", "content": "Yes, we do."}]
     retain(http, turns, source="chat")
     settled(http)
     assert [each.get("said_before", []) for each in service.materials] == [[], ["Ann: Shall we use Rust?"]]
 
 
-def test_more_general_memories_are_no_texts_and_take_facts_in(service: Service, http: httpx.Client) -> None:
+def test_concepts_are_not_extracted_and_become_parents(service: Service, http: httpx.Client) -> None:
     accepted(http.post("/api/memories", json={"content": "Databases", "layer": 1, "id": "databases"}), 201)
     service.usually = says(facts=[{"content": FACT, "parent": "c1"}])
     retain(http, TEXT)
@@ -274,29 +278,35 @@ def test_more_general_memories_are_no_texts_and_take_facts_in(service: Service, 
     assert memories(http)[FACT]["parent_id"] == "databases"
 
 
-def test_the_tokens_of_a_day_are_bounded(service: Service, tmp_path: Path) -> None:
+def test_daily_token_budget(service: Service, tmp_path: Path) -> None:
     service.usually = says(tokens=6_000)
-    with asking(service, tmp_path / "data", llm_daily_tokens=10_000) as there, httpx.Client(base_url=there.url) as http:
+    with (
+        extracting_server(service, tmp_path / "data", llm_daily_tokens=10_000) as there,
+        httpx.Client(base_url=there.url) as http,
+    ):
         retain(http, "One text.")
         retain(http, "Two texts.")
         found = awaited(lambda: (found := extraction(http))["error"] and found)
         assert (found["extracted"], found["waiting"], found["failures"]) == (1, 1, 0)
         assert 6_000 <= found["tokens_today"] < 10_000
         assert len(service.asked) == 1
-    with asking(service, tmp_path / "data", llm_daily_tokens=10_000) as there, httpx.Client(base_url=there.url) as http:
+    with (
+        extracting_server(service, tmp_path / "data", llm_daily_tokens=10_000) as there,
+        httpx.Client(base_url=there.url) as http,
+    ):
         awaited(lambda: extraction(http)["error"])
         assert len(service.asked) == 1
 
 
 @pytest.mark.parametrize("tokens", [-5, 1 << 70, "many", None, 1.5])
-def test_what_the_service_says_of_tokens_is_not_believed(service: Service, http: httpx.Client, tokens: Any) -> None:
+def test_implausible_token_usage_is_ignored(service: Service, http: httpx.Client, tokens: Any) -> None:
     service.usually = says(tokens=tokens, facts=[{"content": FACT}])
     retain(http, TEXT)
     assert 100 < settled(http)["tokens_today"] < 10_000
 
 
 @pytest.mark.parametrize("refused", [["max_tokens"], ["json_schema"], ["json_schema", "json_object", "temperature"]])
-def test_who_refuses_a_parameter_is_asked_without(service: Service, alone: httpx.Client, refused: list[str]) -> None:
+def test_rejected_parameter_is_omitted_on_retry(service: Service, alone: httpx.Client, refused: list[str]) -> None:
     service.usually = refuses(*refused)
     for text in (TEXT, "Another text."):
         retain(alone, text)
@@ -305,7 +315,7 @@ def test_who_refuses_a_parameter_is_asked_without(service: Service, alone: httpx
     assert len(service.asked) < 6
 
 
-def test_only_types_of_the_store_are_written(service: Service, http: httpx.Client) -> None:
+def test_extraction_respects_type_whitelist(service: Service, http: httpx.Client) -> None:
     kinds = ["fact", "person"]
     accepted(http.put("/api/memory/default", json={"kind_whitelist": kinds, "memory": {"extract": True}}), 201)
     service.usually = says(
@@ -319,7 +329,7 @@ def test_only_types_of_the_store_are_written(service: Service, http: httpx.Clien
     assert memories(http).keys() == {TEXT, "Tea is hot."}
 
 
-def test_a_name_of_two_entities_drops_what_names_it(service: Service, http: httpx.Client) -> None:
+def test_ambiguous_entity_name_drops_items(service: Service, http: httpx.Client) -> None:
     for kind in ("person", "project"):
         accepted(http.post("/api/entities", json={"name": "Alice", "entity_type": kind}), 201)
     service.usually = WELL
@@ -329,9 +339,7 @@ def test_a_name_of_two_entities_drops_what_names_it(service: Service, http: http
     assert memories(http).keys() == {TEXT, FACT}
 
 
-def test_a_text_that_changes_is_extracted_anew_and_tags_alone_are_no_change(
-    service: Service, http: httpx.Client
-) -> None:
+def test_changed_text_is_extracted_again_but_not_changed_tags(service: Service, http: httpx.Client) -> None:
     service.usually = WELL
     memory = retain(http, TEXT)["operations"][0]["memory_id"]
     settled(http)
@@ -342,31 +350,31 @@ def test_a_text_that_changes_is_extracted_anew_and_tags_alone_are_no_change(
     accepted(http.put(f"/api/memories/{memory}", json={"content": "Quite another text."}))
     settled(http)
     assert service.texts == [TEXT, "Quite another text."]
-    # The fact is the same one, the event another one.
+    # The fact is the same, the event is a new one.
     assert len(marks(http)) == 3
 
 
-def test_closed_stores_are_served_when_they_are_open_again(service: Service, tmp_path: Path) -> None:
+def test_extraction_resumes_when_store_reopens(service: Service, tmp_path: Path) -> None:
     options = {"llm_timeout": 600.0, "max_open_stores": 1}
     with (
-        asking(service, tmp_path / "data", **options) as there,
+        extracting_server(service, tmp_path / "data", **options) as there,
         httpx.Client(base_url=there.url, timeout=PATIENCE) as http,
     ):
         service.script.append(hangs)
         service.usually = WELL
         retain(http, TEXT)
         awaited(lambda: service.asked)
-        # The place is needed: the question is taken back, and the store closes.
+        # Another store needs the slot: the question is cancelled, and the store closes.
         accepted(http.put("/api/memory/other"), 201)
         awaited(lambda: list(there.pool.open_stores()) == ["other"])
         assert settled(http)["extracted"] == 1
         service.script.append(hangs)
         retain(http, "Another text.")
         awaited(lambda: len(service.asked) == 3)
-        # The server stops though it would wait for ten minutes.
+        # The server stops despite a timeout of ten minutes.
 
 
-def test_numbers_are_told_and_the_key_is_not(service: Service, alone: httpx.Client) -> None:
+def test_metrics_are_exposed_without_the_api_key(service: Service, alone: httpx.Client) -> None:
     service.script.append(echoes(400))
     service.script.append(echoes(503))
     service.usually = WELL
@@ -383,7 +391,7 @@ def test_numbers_are_told_and_the_key_is_not(service: Service, alone: httpx.Clie
     assert [each for each in families if f"`{each}`" not in documented] == []
 
 
-def test_without_a_model_nothing_changes_and_what_needs_one_says_so(http: httpx.Client, tmp_path: Path) -> None:
+def test_without_model_extract_is_rejected(http: httpx.Client, tmp_path: Path) -> None:
     with serving(tmp_path / "without") as there, httpx.Client(base_url=there.url) as plain:
         assert "extracting" not in retain(plain, TEXT)
         assert retain(plain, TEXT, extract=True)["extracting"] is False
@@ -394,5 +402,5 @@ def test_without_a_model_nothing_changes_and_what_needs_one_says_so(http: httpx.
         assert "KGSERVE_LLM_URL" in refused.json()["detail"]
 
 
-def test_an_answer_in_the_format_is_told_from_bytes() -> None:
+def test_fake_completion_format() -> None:
     assert json.loads(completion("x"))["choices"][0]["message"]["content"] == "x"

@@ -1,7 +1,7 @@
-"""A service that speaks OpenAI's chat format: ``POST {base}/chat/completions``.
+"""Client for services with OpenAI's chat format: ``POST {base}/chat/completions``.
 
-A question may take a minute, and a store that closes, or a server that stops, waits for nobody. So questions are tasks
-of one event loop, in a thread of its own, which can be taken back at any moment, whatever they wait for.
+A question may take a minute, but a closing store or a stopping server must not wait for it. Questions therefore run as
+tasks of an event loop in a separate thread, where they can be cancelled at any point.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.service_url import address_of, headers_of
 
 MAX_LLM_ANSWER_BYTES = 256 << 10
-"""What is longer is not read to its end."""
+"""Maximum length of an answer that is read."""
 MAX_LLM_ANSWER_TOKENS = 4_096
 MAX_LLM_CONNECTIONS = 8
 LLM_CONNECT_TIMEOUT_SECONDS = 5.0
 MAX_LLM_RETRY_AFTER_SECONDS = 3_600.0
-"""A service that asks for a longer pause is asked again after this one, in seconds."""
+"""Maximum pause that a service can request."""
 BYTES_PER_TOKEN = 3
-"""For an estimate: texts in English have four, others fewer."""
+"""Bytes per token for an estimate; English has about four, other languages fewer."""
 _MAX_REPORTED_TOKENS = 10_000_000
 _LLM_CALL_POLL_SECONDS = 0.05
 _REFUSAL_STATUSES = frozenset({400, 413, 415, 422, 501})
-"""Statuses of who does not take the question as it is."""
+"""Statuses of a service that rejects the form of the request."""
 _MAX_QUOTED_CHARS = 200
 
 _encode = msgspec.json.encode
 
 
 class Unanswered(Exception):
-    """There is no answer that can be used; ``of_service``: for reasons that lie with the service, not the question.
+    """No usable answer; `of_service` is true if the service failed, false if the question is at fault.
 
-    ``pause`` is for how many seconds the service asks to be left alone. ``reason`` is the message without what the
-    service said, which may be what it was sent: that is told, and written nowhere.
+    `pause` is the number of seconds that the service asked to wait. `reason` is the message without the service's own
+    text, which may repeat the question: only `reason` may be stored.
     """
 
     def __init__(self, message: str, *, of_service: bool, pause: float = 0.0, reason: str = "") -> None:
@@ -52,11 +52,11 @@ class Unanswered(Exception):
 
 
 class ChatInterrupted(Exception):
-    """Nobody wants the answer any more."""
+    """The question was cancelled."""
 
 
 class Question(NamedTuple):
-    """What is asked: what the model is to do, what with, and the JSON Schema of the answer by its name."""
+    """A question: task, material, and the JSON Schema of the answer with its name."""
 
     task: str
     material: bytes
@@ -65,12 +65,12 @@ class Question(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """About how many it has."""
+        """Estimated number of tokens."""
         return (len(self.task) + len(self.material)) // BYTES_PER_TOKEN + 1
 
 
 class ChatReply(NamedTuple):
-    """What the model says, and how many tokens it all took, by the larger of what the service says and an estimate."""
+    """Text of the model, and tokens used: the larger of the reported number and an estimate."""
 
     text: str
     tokens: int
@@ -91,19 +91,19 @@ class _ChatAnswer(msgspec.Struct):
 
 _SAMPLING_PARAMETERS = {"temperature": 0, "max_tokens": MAX_LLM_ANSWER_TOKENS}
 _REQUEST_VARIANTS = 4
-"""How a question can be put: by a schema, with and without the parameters that some models refuse; as JSON; plainly."""
+"""Request forms: schema with sampling parameters, schema alone, JSON mode, plain text."""
 
 
 class Chat:
-    """Asks over HTTP, for any thread. The key is never logged or shown."""
+    """Client of a chat service, for any thread. The key is never logged or shown."""
 
     def __init__(self, url: str, model: str, key: str = "", seconds: float = 60.0) -> None:
-        """``url`` is the base, such as https://host/v1. Raises InvalidInput for one, or a key, that cannot be used."""
+        """Create a client for a base URL, such as https://host/v1. Raises InvalidInput for an invalid URL or key."""
         self._base, self._key, self._seconds = address_of(url, "llm_url"), key, seconds
-        # What is packed can become a thousand times as long when it is read.
+        # Compressed answers could expand a thousandfold.
         self._headers = headers_of(key, "llm_key") | {"Accept-Encoding": "identity"}
         self.model = model
-        self._way = 0
+        self._variant = 0
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -111,11 +111,11 @@ class Chat:
         self._closed = False
 
     def ask(self, question: Question, unwanted: Callable[[], bool]) -> ChatReply:
-        """Ask, and wait for the answer, but no longer than it is wanted.
+        """Ask and wait for the answer, until `unwanted` returns true.
 
-        Raises Unanswered, and Interrupted once it is ``unwanted`` or nobody asks any more.
+        Raises Unanswered, and ChatInterrupted once it is unwanted or the client is closed.
         """
-        call = asyncio.run_coroutine_threadsafe(self._within_time(question), self._running())
+        call = asyncio.run_coroutine_threadsafe(self._ask_with_timeout(question), self._get_loop())
         while True:
             try:
                 return call.result(_LLM_CALL_POLL_SECONDS)
@@ -127,7 +127,7 @@ class Chat:
                     raise ChatInterrupted from None
 
     def close(self) -> None:
-        """Ask no more; who waits for an answer is told at once."""
+        """Accept no more questions; waiting callers receive ChatInterrupted."""
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
@@ -136,8 +136,8 @@ class Chat:
                 loop.call_soon_threadsafe(loop.stop)
             thread.join(1.0)
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        """The loop, which begins with the first question."""
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop; start it with the first question."""
         with self._lock:
             if self._closed:
                 raise ChatInterrupted
@@ -150,11 +150,11 @@ class Chat:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
-            loop.run_until_complete(self._end())
+            loop.run_until_complete(self._shut_down())
         finally:
             loop.close()
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
@@ -162,47 +162,47 @@ class Chat:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _within_time(self, question: Question) -> ChatReply:
+    async def _ask_with_timeout(self, question: Question) -> ChatReply:
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._asked(question)
+                return await self._send_question(question)
         except TimeoutError:
             raise Unanswered(f"no answer within {self._seconds:g} s", of_service=True) from None
         except httpx.HTTPError as error:
-            raise Unanswered(self._told(str(error) or type(error).__name__), of_service=True) from None
+            raise Unanswered(self._quote(str(error) or type(error).__name__), of_service=True) from None
 
-    async def _asked(self, question: Question) -> ChatReply:
-        """Put the question in the way that was taken the last time, then in plainer ones while it is refused."""
-        first, refusal = self._way, ""
-        for way in range(first, _REQUEST_VARIANTS):
-            status, pause, content = await self._post(_encode(self._body(question, way)))
+    async def _send_question(self, question: Question) -> ChatReply:
+        """Send the question in the form accepted last time, then in simpler ones while it is rejected."""
+        first, refusal = self._variant, ""
+        for variant in range(first, _REQUEST_VARIANTS):
+            status, pause, content = await self._post(_encode(self._body(question, variant)))
             if 200 <= status < 300:  # noqa: PLR2004
-                self._way = way
+                self._variant = variant
                 return _reply(content, question)
-            refusal = self._told(f"status {status}: {content.decode(errors='replace')}")
+            refusal = self._quote(f"status {status}: {content.decode(errors='replace')}")
             if status not in _REFUSAL_STATUSES:
                 raise Unanswered(refusal, of_service=True, pause=pause, reason=f"status {status}")
-        self._way = 0
-        raise Unanswered(refusal, of_service=False, reason="refused in every form")
+        self._variant = 0
+        raise Unanswered(refusal, of_service=False, reason="rejected in every form")
 
-    def _body(self, question: Question, way: int) -> dict[str, Any]:
-        task = question.task if way < 2 else f"{question.task}\n{_shape(question)}"  # noqa: PLR2004
+    def _body(self, question: Question, variant: int) -> dict[str, Any]:
+        task = question.task if variant < 2 else f"{question.task}\n{_schema_instruction(question)}"  # noqa: PLR2004
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": "system", "content": task}, {"role": "user", "content": question.material.decode()}],
         }
-        match way:
+        match variant:
             case 0:
-                return body | _SAMPLING_PARAMETERS | {"response_format": _by_schema(question)}
+                return body | _SAMPLING_PARAMETERS | {"response_format": _json_schema_format(question)}
             case 1:
-                return body | {"response_format": _by_schema(question)}
+                return body | {"response_format": _json_schema_format(question)}
             case 2:
                 return body | {"response_format": {"type": "json_object"}}
             case _:
                 return body
 
     async def _post(self, body: bytes) -> tuple[int, float, bytes]:
-        """Status, pause that is asked for, and body, cut off where it is too long of an error. Raises Unanswered."""
+        """Return status, requested pause, and body; long error bodies are truncated. Raises Unanswered."""
         if self._client is None:
             self._client = httpx.AsyncClient(
                 base_url=self._base,
@@ -216,25 +216,25 @@ class Chat:
                 content += piece
                 if len(content) > MAX_LLM_ANSWER_BYTES:
                     if response.is_success:
-                        raise Unanswered(f"its answer is longer than {MAX_LLM_ANSWER_BYTES} bytes", of_service=False)
+                        raise Unanswered(f"the answer is longer than {MAX_LLM_ANSWER_BYTES} bytes", of_service=False)
                     break
-            return response.status_code, _pause(response), bytes(content)
+            return response.status_code, _retry_after(response), bytes(content)
 
-    def _told(self, said: str) -> str:
-        """What can be shown of what the service said."""
-        return (said.replace(self._key, "…") if self._key else said)[:_MAX_QUOTED_CHARS]
+    def _quote(self, text: str) -> str:
+        """Return a message of the service, shortened and without the key."""
+        return (text.replace(self._key, "…") if self._key else text)[:_MAX_QUOTED_CHARS]
 
 
-def _by_schema(question: Question) -> dict[str, Any]:
+def _json_schema_format(question: Question) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": question.name, "strict": True, "schema": question.schema}}
 
 
-def _shape(question: Question) -> str:
+def _schema_instruction(question: Question) -> str:
     return f"Answer with one JSON object of this JSON Schema, and nothing else: {_encode(question.schema).decode()}"
 
 
-def _pause(response: httpx.Response) -> float:
-    """Seconds that the service asks for; 0 when it says nothing, or a date."""
+def _retry_after(response: httpx.Response) -> float:
+    """Return the seconds that the service asks to wait; 0 without a number."""
     try:
         return min(max(0.0, float(response.headers.get("Retry-After", 0))), MAX_LLM_RETRY_AFTER_SECONDS)
     except ValueError:
@@ -247,12 +247,12 @@ def _reply(content: bytes, question: Question) -> ChatReply:
         answer = decode_json(content, _ChatAnswer)
         text = answer.choices[0].message.content
     except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
-        raise Unanswered("its answer is not of OpenAI's format", of_service=False) from None
+        raise Unanswered("the answer is not in OpenAI's format", of_service=False) from None
     if not text:
-        raise Unanswered("its answer is empty", of_service=False)
-    return ChatReply(text, max(estimate, _told_tokens(answer.usage)))
+        raise Unanswered("the answer is empty", of_service=False)
+    return ChatReply(text, max(estimate, _reported_tokens(answer.usage)))
 
 
-def _told_tokens(usage: Any) -> int:
-    told = usage.get("total_tokens") if isinstance(usage, dict) else None
-    return told if isinstance(told, int) and 0 <= told <= _MAX_REPORTED_TOKENS else 0
+def _reported_tokens(usage: Any) -> int:
+    reported = usage.get("total_tokens") if isinstance(usage, dict) else None
+    return reported if isinstance(reported, int) and 0 <= reported <= _MAX_REPORTED_TOKENS else 0

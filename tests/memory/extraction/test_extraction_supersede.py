@@ -1,4 +1,4 @@
-"""What a model is shown of what is near, and may supersede; with the real embedding model."""
+"""Near memories that a model is shown and may supersede, with the real embedding model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.embedding.prepared import model_settings
 from tests.memory.extraction.chat_service import Service, says
-from tests.memory.extraction.memory import memories, retain, settled
+from tests.memory.extraction.memory_client import memories, retain, settled
 from tests.server.http.serving import Served, accepted, serving
 
 OLD, NEW = "The web shop uses Postgres 16.", "The web shop uses Postgres 17."
@@ -29,7 +29,7 @@ def known(http: httpx.Client, content: str, **more: object) -> str:
     return done["operations"][0]["memory_id"]
 
 
-def test_a_fact_supersedes_what_was_shown_and_the_former_version_stays(service: Service, http: httpx.Client) -> None:
+def test_fact_supersedes_shown_memory_and_keeps_former_version(service: Service, http: httpx.Client) -> None:
     old = known(http, OLD, tags=["mine"])
     known(http, "The web shop is pinned to one region.", importance=1)
     service.usually = says(
@@ -37,7 +37,7 @@ def test_a_fact_supersedes_what_was_shown_and_the_former_version_stays(service: 
     )
     retain(http, MOVED, created_at="2026-02-01T00:00:00Z")
     assert settled(http)["items"] == 2
-    # What is pinned is not shown, and cannot be superseded.
+    # Pinned memories are not shown and cannot be superseded.
     assert service.materials[0]["known_memories"] == {"m1": OLD}
     now = accepted(http.get(f"/api/memories/{old}"))
     assert (now["content"], now["valid_from"], now["tags"]) == (NEW, "2026-02-01T00:00:00.000000Z", ["mine"])
@@ -46,14 +46,14 @@ def test_a_fact_supersedes_what_was_shown_and_the_former_version_stays(service: 
     assert [each["content"] for each in history] == [OLD, NEW]
     at = {"valid_at": "2026-01-15T00:00:00Z"}
     assert OLD in memories(http, **at)
-    # What was shown and superseded is not a new text, nor is it when it is said to be true again.
+    # A superseded memory is not a new text, nor is it when its statement is repeated.
     assert service.texts == [MOVED]
     undone = retain(http, OLD, entity_id=old, extract=False)
     assert [each["type"] for each in undone["operations"]] == ["update"]
     assert accepted(http.get(f"/api/memories/{old}"))["content"] == OLD
 
 
-def test_what_has_changed_meanwhile_is_not_superseded(service: Service, http: httpx.Client) -> None:
+def test_changed_memory_is_not_superseded(service: Service, http: httpx.Client) -> None:
     old = known(http, OLD)
 
     def late(handler: object, question: object) -> None:
@@ -67,14 +67,14 @@ def test_what_has_changed_meanwhile_is_not_superseded(service: Service, http: ht
     assert memories(http).keys() == {OLD, MOVED, NEW}
 
 
-def test_a_late_text_does_not_end_what_is_newer(service: Service, http: httpx.Client) -> None:
+def test_older_text_does_not_supersede_newer_memory(service: Service, http: httpx.Client) -> None:
     known(http, OLD)
     retain(http, MOVED, created_at="2025-02-01T00:00:00Z")
     settled(http)
     assert "known_memories" not in service.materials[0]
 
 
-def test_what_is_known_already_is_not_stored_again(service: Service, http: httpx.Client) -> None:
+def test_known_fact_is_deduplicated(service: Service, http: httpx.Client) -> None:
     known(http, OLD)
     service.usually = says(facts=[{"content": "The web shop uses Postgres 16"}])
     retain(http, MOVED)

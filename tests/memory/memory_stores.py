@@ -1,4 +1,4 @@
-"""Stores with memories, indexed with the real model, and what an export of them says."""
+"""Stores with memories, indexed with the real model, and normalized exports of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 @contextmanager
 def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generator[Place]:
-    """A pool with the real model; with ``tick``, in seconds, its stores are kept."""
+    """Yield a pool with the real model; `tick`, in seconds, enables maintenance."""
     wanted = settings(data, models_dir=model_settings().models_dir, **options)
     with closing(Indexer(load_embedder(wanted))) as indexer, StorePool(wanted) as pool:
         pool.companions.append(indexer)
@@ -58,7 +58,7 @@ def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generato
 
 
 def memory(node_id: str, content: str, memory_type: str = "observation", **fields: Any) -> NodePut:
-    """A memory to write; ``created_at`` in microseconds, ``attributes`` as a dict, the rest are extras."""
+    """Return a memory to write; `created_at` in microseconds, `attributes` as a dict, other fields are extras."""
     created, attributes = fields.pop("created_at", None), fields.pop("attributes", None)
     extras = NodeExtrasPut(confidence=fields.pop("confidence", 1.0), **fields)
     own = None if attributes is None else json.dumps(attributes, sort_keys=True, separators=(",", ":"))
@@ -66,12 +66,12 @@ def memory(node_id: str, content: str, memory_type: str = "observation", **field
 
 
 def put(store: OpenStore, nodes: Iterable[NodePut], edges: Iterable[EdgePut] = ()) -> None:
-    """Write them at once."""
+    """Write nodes and edges in one commit."""
     store.submit(WriteBatch(nodes=[*nodes], edges=[*edges])).result(PATIENCE)
 
 
 def row_of(store: OpenStore, node_id: str) -> NodeRow:
-    """A node that is there."""
+    """Return the row of an existing node."""
     with store.reading() as rows:
         row = rows.node(node_id)
     assert row is not None
@@ -79,7 +79,7 @@ def row_of(store: OpenStore, node_id: str) -> NodeRow:
 
 
 def exported(of: Graph) -> list[str]:
-    """What an export says, in order, without what every write moves."""
+    """Return sorted export lines without the fields that every write changes."""
     with export(of) as stream:
         lines = [json.loads(line) for line in b"".join(stream).splitlines()]
     return sorted(json.dumps(_still(line), sort_keys=True) for line in lines if line.get("kind") in {"node", "edge"})

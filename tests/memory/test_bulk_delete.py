@@ -1,4 +1,4 @@
-"""Deletions by filter beside other writes, and how much one commit takes."""
+"""Bulk deletion by filter during other writes, and the size of its commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stores.writing import NAME, PATIENCE, batch, held, settings, write
 OPEN, DONE = '{"status":"open"}', '{"status":"done"}'
 
 
-def test_what_no_longer_fits_when_its_turn_comes_stays(tmp_path: Path) -> None:
+def test_bulk_delete_skips_nodes_that_no_longer_match(tmp_path: Path) -> None:
     wanted = DeleteNodesRequest(attributes={"status": "open"})
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         write(store, WriteBatch(nodes=[NodePut(0, node_id, "t", attributes=OPEN) for node_id in "abc"]))
@@ -34,10 +34,10 @@ def test_what_no_longer_fits_when_its_turn_comes_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("most", "at_once"), [(1, [["a"], ["b"], ["c"]]), (5, [["a"], ["b", "c"]]), (9, [["a", "b", "c"]])]
 )
-def test_a_commit_takes_so_many_edges_or_a_single_node(
+def test_bulk_delete_splits_commits_by_edge_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, at_once: list[list[str]]
 ) -> None:
-    """The edges of "a" are six, "b" and "c" have two each, and one is between "a" and "b"."""
+    """ "a" has six edges, "b" and "c" have two each, and one connects "a" and "b"."""
     monkeypatch.setattr(reading, "MAX_EDGES_PER_DELETION", most)
     wanted = DeleteNodesRequest(ids=["a", "b", "c"])
     dry = DeleteNodesRequest(ids=["a", "b", "c"], dry_run=True)

@@ -1,4 +1,4 @@
-"""What listeners are told in words of memories, from change sets as the planner makes them."""
+"""Memory events derived from the planner's change sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OURS = ("sequence", "store", "time")
 
 
 class Listener:
-    """Plans batches one after the other, and hears what comes of each after its way through the journal."""
+    """Plans batches in order, and returns the events of each after a journal round trip."""
 
     def __init__(self, *batches: WriteBatch) -> None:
         self.workspace = Workspace()
@@ -27,7 +27,7 @@ class Listener:
             self.hears(batch)
 
     def hears(self, batch: WriteBatch) -> list[tuple[str, dict[str, Any]]]:
-        """What is told behind the rows."""
+        """Plan a batch; return its memory events, without row events."""
         self.workspace.incident = {node_id: set() for node_id in batch.delete_nodes}
         planned, _ = plan(batch, self.workspace, self.state, 1)
         if planned is None:
@@ -55,7 +55,7 @@ ENTITY = put("Ada", "person", name="Ada")
 RUN = '{"merged":3,"deleted":2,"status":"%s"}'
 
 
-def test_what_is_new() -> None:
+def test_created_memory_event() -> None:
     listener = Listener()
     assert listener.hears(MEMORY) == [("memory_created", {"id": "m", "content": "tea", "type": "fact"})]
     assert listener.hears(ENTITY) == [("entity_created", {"id": "Ada", "name": "Ada", "type": "person"})]
@@ -69,7 +69,7 @@ def test_what_is_new() -> None:
     ]
 
 
-def test_what_has_changed_of_a_memory() -> None:
+def test_updated_memory_event_lists_changed_fields() -> None:
     listener = Listener(MEMORY)
     assert listener.hears(put("m", "decision", "coffee", tags=(), valid_to=0)) == [
         (
@@ -93,12 +93,12 @@ def test_what_has_changed_of_a_memory() -> None:
 
 
 @pytest.mark.parametrize("ended", ["superseded", "merged", "forgotten", "pruned"])
-def test_a_memory_that_is_withdrawn_is_gone_until_it_is_taken_back(ended: str) -> None:
+def test_withdrawn_and_restored_memory_events(ended: str) -> None:
     listener = Listener(MEMORY)
     gone = put("m", ended=ended, valid_from=5, valid_to=5, former_to=9)
     assert listener.hears(gone) == [("memory_deleted", {"id": "m", "reason": ended})]
     assert listener.told[-1].type == "fact"
-    assert listener.hears(put("m", content="nobody hears")) == []
+    assert listener.hears(put("m", content="no subscriber")) == []
     assert listener.hears(put("m", content="tea", ended="", valid_from=None, valid_to=None)) == [
         ("memory_created", {"id": "m", "content": "tea", "type": "fact"})
     ]
@@ -107,7 +107,7 @@ def test_a_memory_that_is_withdrawn_is_gone_until_it_is_taken_back(ended: str) -
     assert listener.hears(put("archived", "fact", "x", confidence=1.0, ended=ended)) == []
 
 
-def test_a_memory_that_is_deleted() -> None:
+def test_deleted_memory_event() -> None:
     listener = Listener(MEMORY, ENTITY)
     assert listener.hears(WriteBatch(delete_nodes=["m", "Ada"])) == [
         ("memory_deleted", {"id": "m", "reason": "deleted"})
@@ -118,7 +118,7 @@ def test_a_memory_that_is_deleted() -> None:
     assert listener.hears(put("m", confidence=None)) == [("memory_deleted", {"id": "m", "reason": "withdrawn"})]
 
 
-def test_a_consolidation_is_complete_once() -> None:
+def test_consolidation_event_is_emitted_once() -> None:
     def run(status: str, content: str = "") -> WriteBatch:
         return WriteBatch(nodes=[NodePut(0, "run", "consolidation", content, RUN % status)])
 
@@ -132,7 +132,7 @@ def test_a_consolidation_is_complete_once() -> None:
     assert Listener().hears(odd) == []
 
 
-def test_the_order_and_the_filters() -> None:
+def test_event_order_and_filters() -> None:
     listener = Listener(MEMORY, put("n", "fact", "milk", confidence=1.0))
     listener.hears(
         WriteBatch(
@@ -158,7 +158,7 @@ def test_the_order_and_the_filters() -> None:
     assert all(event.cost >= 100 for event in listener.told)
 
 
-def test_of_a_large_write_numbers_are_told() -> None:
+def test_large_write_emits_counts() -> None:
     nodes = [NodePut(n, f"m{n}", "fact", extras=NodeExtrasPut(confidence=1.0)) for n in range(BULK_ROWS + 1)]
     run = NodePut(0, "run", "consolidation", "", RUN % "done")
     listener = Listener()
@@ -176,8 +176,8 @@ def test_of_a_large_write_numbers_are_told() -> None:
     }
 
 
-def test_a_change_set_that_says_nothing_of_before_is_read() -> None:
-    """One that was mended from a history, or is older: nothing is made up."""
+def test_change_set_without_previous_rows() -> None:
+    """A repaired or older change set without previous rows emits no invented values."""
     listener = Listener(MEMORY)
     planned, _ = plan(put("m", content="new"), listener.workspace, listener.state, 1)
     assert planned is not None

@@ -1,4 +1,4 @@
-"""What reading has made of memories, in exports and imports."""
+"""Access data of memories in exports and imports."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ def exported(pool: StorePool, store: str = "s") -> bytes:
         return b"".join(stream)
 
 
-def lines(text: bytes) -> dict[str, dict[str, Any]]:
+def export_lines(text: bytes) -> dict[str, dict[str, Any]]:
     rows = map(msgspec.json.decode, text.splitlines())
     return {row["id"]: row for row in rows if row["kind"] == "node"}
 
 
-def test_lines_of_memories_say_how_they_were_read(pool: StorePool, store: OpenStore) -> None:
+def test_export_includes_access_data(pool: StorePool, store: OpenStore) -> None:
     before = exported(pool)
-    assert not any(READ & row.keys() for row in lines(before).values())
+    assert not any(READ & row.keys() for row in export_lines(before).values())
     for _ in range(3):
         store.accesses.update(["a"], once_more)
     assert store.accesses.settle()
     store.accesses.update(["a"], once_more)
-    found = lines(exported(pool))
+    found = export_lines(exported(pool))
     assert {name: found["a"].pop(name) for name in READ} == {
         "access_count": 4,
         "last_accessed_at": "1970-01-01T00:00:00.000004Z",
         "access_confidence": 0.25,
     }
-    assert found == lines(before), "all else is as it was"
+    assert found == export_lines(before), "all else is as it was"
     assert len(store.accesses) == 0, "an export writes what waits"
 
 
-def test_an_export_makes_a_store_whose_memories_were_read_as_often(pool: StorePool, store: OpenStore) -> None:
+def test_import_restores_access_counts(pool: StorePool, store: OpenStore) -> None:
     store.accesses.update(["a", "b"], once_more)
     store.accesses.update(["b"], once_more)
     text = exported(pool)
@@ -83,7 +83,7 @@ def test_an_export_makes_a_store_whose_memories_were_read_as_often(pool: StorePo
         assert imported(pool, text, store="copy").sequence == sequence, "nothing is written twice"
 
 
-def test_the_later_reading_counts_whichever_comes_first(pool: StorePool, store: OpenStore) -> None:
+def test_import_keeps_latest_access(pool: StorePool, store: OpenStore) -> None:
     store.accesses.update(["a"], once_more)
     old = exported(pool)
     store.accesses.update(["a", "b"], once_more)
@@ -107,15 +107,15 @@ def test_the_later_reading_counts_whichever_comes_first(pool: StorePool, store: 
         '"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1',
     ],
 )
-def test_a_line_that_says_it_wrong_is_left_out(pool: StorePool, store: OpenStore, said: str) -> None:
+def test_import_rejects_invalid_access_data(pool: StorePool, store: OpenStore, said: str) -> None:
     answer = imported(pool, b'{"kind":"node","id":"c","type":"fact","confidence":1,%s}\n' % said.encode())
     assert (answer.error_count, answer.nodes_created) == (1, 0)
     assert "access" in answer.errors[0].message
     assert kept(store) == {}
 
 
-def test_what_is_not_there_has_not_been_read(pool: StorePool, store: OpenStore) -> None:
-    """A node that is refused, for it has no type, takes what its line says of reading it along."""
+def test_rejected_node_gets_no_access_data(pool: StorePool, store: OpenStore) -> None:
+    """A node rejected for its missing type also discards the access data of its line."""
     line = '{"kind":"node","id":"x","access_count":1,"last_accessed_at":"2025-07-15T12:00:00Z","access_confidence":1}\n'
     assert imported(pool, line.encode()).error_count == 1
     assert kept(store) == {}

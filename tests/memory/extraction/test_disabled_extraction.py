@@ -1,4 +1,4 @@
-"""Without a language model nothing of it is there."""
+"""Extraction is absent without a language model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgserve.platform.settings import Settings
 from tests.cli.running import kgserve as command
 from tests.cli.running import run_process
 from tests.memory.extraction.chat_service import running, says
-from tests.memory.extraction.memory import awaited
+from tests.memory.extraction.memory_client import awaited
 
 PROGRAM = """
 import sys, threading
@@ -27,7 +27,7 @@ with kgserve.open(sys.argv[1]) as library:
 """
 
 
-def test_nothing_is_imported_and_no_thread_runs(tmp_path: Path) -> None:
+def test_disabled_extraction_imports_nothing_and_starts_no_thread(tmp_path: Path) -> None:
     variables = {"KGSERVE_EMBEDDING_PROVIDER": "hashing"}
     done = run_process([str(tmp_path)], variables=variables, program=PROGRAM)
     assert done.lines() == [["[]"], ["[]"]], done.err
@@ -35,23 +35,23 @@ def test_nothing_is_imported_and_no_thread_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:1234/v1", "ftp://host/v1", "http://", "http://[::"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_invalid_llm_url_is_rejected(url: str) -> None:
     with pytest.raises(InvalidInput, match="llm_url"):
         make_extractor(Settings(llm_url=url, llm_model="m"), None)
 
 
-def test_both_url_and_model_turn_it_on() -> None:
+def test_url_and_model_enable_extraction() -> None:
     assert make_extractor(Settings(llm_url="http://127.0.0.1:1/v1"), None) is None
     assert make_extractor(Settings(llm_model="m"), None) is None
 
 
-def test_the_key_has_no_option() -> None:
+def test_llm_key_has_no_command_line_option() -> None:
     refused = command("serve", "--llm-key", "secret")
     assert refused.code != 0
     assert "no such option" in refused.err.lower()
 
 
-def test_within_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_extracts_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as service:
         for name, value in service.options.items():
             monkeypatch.setenv(f"KGSERVE_{name.upper()}", value)

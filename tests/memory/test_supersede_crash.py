@@ -1,4 +1,4 @@
-"""Batches of supersessions in a process that is killed in the middle of them."""
+"""Batches of supersessions in a process that is killed while writing them."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ with StorePool(settings(Path(sys.argv[1]))) as pool, pool.lease(NAME, create=Tru
 """
 
 
-def killed_in(data: Path, first: int, batches: int) -> int:
-    """Have a process retain batch after batch, and kill it in one; the last year that it has begun with."""
+def kill_in_batch(data: Path, first: int, batches: int) -> int:
+    """Retain batches in a process, and kill it within one; return the last year that it started."""
     with PythonProcess(RETAIN, str(data), str(first), str(SUBJECTS)) as process:
         years = (int(line) for line in process.stdout if line.strip().isdigit())
         last = next(year for year in years if year >= first + batches)
         process.kill()
-        # It may have gone on for some more until it was gone.
+        # It may have completed more before it was killed.
         return max([last, *years])
 
 
-def test_every_chain_is_whole_or_untouched(tmp_path: Path) -> None:
+def test_killed_supersede_batch_is_atomic(tmp_path: Path) -> None:
     first = 2000
     for batches in (1, 2, 5, 8):
-        last = killed_in(tmp_path, first, batches)
+        last = kill_in_batch(tmp_path, first, batches)
         with StorePool(settings(tmp_path)) as pool:
             graph = graph_of(pool, NAME)
             chains = [
                 entity_history(graph, EntityHistoryRequest(entity_id=f"m{at}")).versions for at in range(SUBJECTS)
             ]
         told = [[(each.content, each.valid_from, each.valid_to) for each in chain] for chain in chains]
-        # A batch is in all chains or in none.
+        # Each batch is in all chains or in none.
         assert told == [told[0]] * SUBJECTS
         assert [end for _, _, end in told[0]] == [*(start for _, start, _ in told[0][1:]), None]
         starts = {start[:4] for _, start, _ in told[0] if start is not None}

@@ -1,4 +1,4 @@
-"""Looking for words in all that a store has on the disk, opened where it is packed."""
+"""Search for words in all files of a store on disk, decompressed where needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import tantivy
 
 
 def traces(root: Path, words: Iterable[str]) -> dict[str, list[str]]:
-    """The words that are found, by file: as bytes in any of three encodings, unpacked, and as terms of tantivy."""
+    """Return the words found, by file: as bytes in three encodings, decompressed, and as tantivy terms."""
     wanted = [*words]
     found: dict[str, list[str]] = {}
     for path in sorted(each for each in root.rglob("*") if each.is_file()):
-        # Files of indexes come and go.
+        # Index files may disappear meanwhile.
         with suppress(FileNotFoundError):
             texts = [path.read_bytes(), *_unpacked(path)]
             if here := [word for word in wanted if any(_is_in(word, text) for text in texts)]:
@@ -42,7 +42,7 @@ def _unpacked(path: Path) -> list[bytes]:
 
 
 def _is_term(folder: Path, word: str) -> bool:
-    """Whether an index has a word in any text, be it of one that was removed."""
+    """Return whether an index has a word as a term, including deleted documents."""
     if not (folder / "meta.json").exists():
         return False
     index = tantivy.Index.open(str(folder))

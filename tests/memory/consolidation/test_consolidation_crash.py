@@ -1,4 +1,4 @@
-"""A run of consolidation in a process that is killed in the middle of it."""
+"""Consolidation in a process that is killed during a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kgserve.storage.model.fields import NO_EXTRAS
 from kgserve.stores.pool import StorePool
 from tests.cli.running import PythonProcess
 from tests.graphs import graph_of
-from tests.memory.consolidated import exported, memory, put
+from tests.memory.memory_stores import exported, memory, put
 from tests.stores.writing import NAME, settings
 
 CLUSTERS = 60
@@ -32,8 +32,8 @@ with StorePool(settings(Path(sys.argv[1]))) as pool, pool.lease(NAME) as store:
 """
 
 
-def killed_after(data: Path, commits: int) -> None:
-    """Have a process consolidate, and kill it once it has made so many commits."""
+def kill_after(data: Path, commits: int) -> None:
+    """Run a consolidation in a process, and kill it after a number of commits."""
     with PythonProcess(CONSOLIDATE, str(data)) as process:
         while "ready" not in process.stdout.readline():
             pass
@@ -42,7 +42,7 @@ def killed_after(data: Path, commits: int) -> None:
         process.stdout.read(commits)
 
 
-def test_each_cluster_is_whole_or_untouched_and_can_be_taken_back(tmp_path: Path) -> None:
+def test_killed_consolidation_is_atomic_and_can_be_undone(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         first = [memory(f"a{at}", f"Thing {at} is good", tags=("one",)) for at in range(CLUSTERS)]
         second = [
@@ -52,7 +52,7 @@ def test_each_cluster_is_whole_or_untouched_and_can_be_taken_back(tmp_path: Path
         put(store, [*first, *second], about)
         before = exported(graph_of(pool, NAME))
     for commits in (1, 2, 23):
-        killed_after(tmp_path, commits)
+        kill_after(tmp_path, commits)
         with StorePool(settings(tmp_path)) as pool, pool.lease(NAME) as store:
             of = graph_of(pool, NAME)
             with store.reading() as rows:

@@ -1,4 +1,4 @@
-"""A server that is killed between the model's answer, the write, and the ledger: each text is extracted once."""
+"""A server killed between the model's answer, the write, and the ledger extracts each text once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cli.running import Running
 from tests.cli.running import serving as serving_process
 from tests.fuzzing import is_thorough
 from tests.memory.extraction.chat_service import KEY, MODEL, Handler, Json, Service, running, says
-from tests.memory.extraction.memory import marks, memories, retain, settled
+from tests.memory.extraction.memory_client import marks, memories, retain, settled
 from tests.server.http.serving import PATIENCE
 
 
@@ -28,12 +28,12 @@ def texts_of(count: int) -> list[str]:
 
 
 def fact_of(handler: Handler, question: Json) -> None:
-    """One fact of each text, always the same."""
+    """Return the same single fact for a text."""
     text = question["messages"][1]["content"].partition("The text of number ")[2].partition(" ")[0]
     says(facts=[{"content": f"Fact {text} holds."}])(handler, question)
 
 
-def test_a_text_is_extracted_once_whenever_the_server_is_killed(tmp_path: Path) -> None:
+def test_text_is_extracted_once_after_kill(tmp_path: Path) -> None:
     chance, rounds = random.Random(7), 40 if is_thorough() else 5
     given = texts_of(rounds + 1)
     with running() as service:

@@ -1,4 +1,4 @@
-"""Memories that are read, as their readers see it: after a flush, a restart, a compaction, a kill and a restore."""
+"""Durability of access counts: after flush, restart, compaction, kill and restore."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
 from tests.graph.transfer.test_importing import exported
 from tests.graphs import graph_of
-from tests.memory.test_access_exchange import READ
+from tests.memory.test_access_export_import import READ
 from tests.stores.writing import NAME, PATIENCE, layout, settings
 
 READERS = 4
@@ -42,19 +42,19 @@ def read(pool: StorePool, memory_id: str, *, touch: bool = True, store: str = NA
     return get_memory(graph_of(pool, store), MemoryRequest(memory_id=memory_id, touch=touch))
 
 
-def settled(pool: StorePool) -> None:
+def flush_accesses(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         assert store.accesses.settle()
 
 
-def test_readers_at_once_are_all_counted_while_it_is_written_and_compacted(pool: StorePool) -> None:
+def test_concurrent_accesses_are_all_counted_during_writes_and_compaction(pool: StorePool) -> None:
     first, second = put(pool, "tea is green", "coffee is black")
 
     def read_often(_: int) -> None:
         for number in range(30):
             read(pool, first)
             if number % 10 == 0:
-                settled(pool)
+                flush_accesses(pool)
 
     with ThreadPoolExecutor(READERS) as readers:
         list(readers.map(read_often, range(READERS)))
@@ -65,7 +65,7 @@ def test_readers_at_once_are_all_counted_while_it_is_written_and_compacted(pool:
     assert read(pool, second, touch=False).access_count == 0
 
 
-def test_it_lasts(pool: StorePool, tmp_path: Path) -> None:
+def test_accesses_survive_restart_compaction_kill_and_restore(pool: StorePool, tmp_path: Path) -> None:
     (memory,) = put(pool, "tea is green")
     for _ in range(2):
         read(pool, memory)
@@ -84,7 +84,7 @@ def test_it_lasts(pool: StorePool, tmp_path: Path) -> None:
             assert (found.access_count, found.last_accessed_at) == (3, last.last_accessed_at)
 
 
-def test_nothing_else_can_tell_that_it_was_read(pool: StorePool) -> None:
+def test_access_is_not_in_events_or_change_list(pool: StorePool) -> None:
     (memory,) = put(pool, "tea is green")
     with pool.lease(NAME) as store:
         reader = Reader(store.feed, Position.after(0), lambda: None)
@@ -92,7 +92,7 @@ def test_nothing_else_can_tell_that_it_was_read(pool: StorePool) -> None:
         before, sequence = exported(pool), store.state.sequence
         for _ in range(5):
             read(pool, memory)
-            settled(pool)
+            flush_accesses(pool)
         assert store.state.sequence == sequence + 5
         assert told == ["node_created", "memory_created"]
         assert [entry.event for entry in reader.take(Selection()) or ()] == []

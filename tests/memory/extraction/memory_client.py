@@ -1,4 +1,4 @@
-"""A memory over HTTP whose server asks a language model, as tests look at it."""
+"""Helpers for a memory over HTTP whose server uses a language model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def awaited(what: Callable[[], Any]) -> Any:
 
 
 def settled(http: httpx.Client, store: str = "default") -> Json:
-    """How extraction stands once nothing waits."""
+    """Return the extraction status once the queue is empty."""
 
     def look() -> Json | None:
         found = extraction(http, store)
