@@ -218,7 +218,7 @@ def test_all_go_on_once_nobody_else_asks() -> None:
         writers = Writers()
         writers.callers.asks("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
-        writers.callers._asked["other"] -= 2 * ACTIVE_CALLER_SECONDS
+        writers.callers._last_request["other"] -= 2 * ACTIVE_CALLER_SECONDS
         await writers.end(0)
         await asyncio.sleep(0)
         assert writers.begun == [*range(len(tasks))]
