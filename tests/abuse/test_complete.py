@@ -12,14 +12,14 @@ MARK = "pytest.mark.abuse"
 
 
 def marked(node: ast.AST) -> Iterator[int]:
-    """The numbers on a test, or on a parametrized case of it."""
+    """Yield the row numbers of a test and of its parametrized cases."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == MARK:
             yield from (ast.literal_eval(argument) for argument in call.args)
 
 
 def rows_with_tests() -> dict[int, list[str]]:
-    """The names of the tests of each number."""
+    """Return the names of the tests of each row."""
     found: dict[int, list[str]] = {}
     for path in sorted((TOP / "tests").rglob("test_*.py")):
         for node in ast.parse(path.read_text()).body:

@@ -1,4 +1,4 @@
-"""Callers share threads, and who writes much leaves something to others."""
+"""Thread sharing between callers, and throttling of writes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Writers:
-    """Writes of one caller that go on until they are told to end; who has begun is noted, in order."""
+    """Concurrent writes of one caller that run until they are ended; records the order in which they start."""
 
     def __init__(self) -> None:
         self.callers, self.queue = ActiveCallers(), Quota("requests", OPEN, "of your requests wait")
@@ -119,7 +119,7 @@ class Writers:
         self._news = asyncio.Event()
 
     async def begin(self, count: int) -> list[asyncio.Task[None]]:
-        """So many more."""
+        """Start further writes."""
         first = len(self._ends)
         self._ends += [asyncio.Event() for _ in range(count)]
         tasks = [asyncio.create_task(self._write(number)) for number in range(first, first + count)]
@@ -127,7 +127,7 @@ class Writers:
         return tasks
 
     async def end(self, *numbers: int) -> None:
-        """Have some end, and those that come after them begin."""
+        """End some writes, and let waiting ones start."""
         for number in numbers:
             self._ends[number].set()
         async with asyncio.timeout(PATIENCE):
@@ -156,7 +156,7 @@ def test_who_writes_much_at_once_does_so_a_few_at_a_time_while_others_ask() -> N
         assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         for number in range(len(tasks)):
             await writers.end(number)
-            # One after the other, in the order in which they came.
+            # In order of arrival.
             assert writers.begun == [*range(min(number + MAX_CONCURRENT_WRITES + 1, len(tasks)))]
         await asyncio.gather(*tasks)
         await asyncio.sleep(0)
@@ -192,7 +192,7 @@ def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) ->
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 2)
         assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         async with asyncio.timeout(PATIENCE):
-            while len(writers.begun) < len(tasks):  # though none of those before has ended
+            while len(writers.begun) < len(tasks):  # None of the earlier ones has ended.
                 writers._news.clear()
                 await writers._news.wait()
         [late] = await writers.begin(1)
@@ -246,7 +246,7 @@ def test_who_leaves_while_waiting_takes_no_place_along() -> None:
         writers._ends[1].set()
         while not place.done():  # noqa: ASYNC110  # to be there before the write goes on
             await asyncio.sleep(0)
-        # It has been given a place, and leaves before it can take it.
+        # Its slot was assigned, and it is cancelled before it can use it.
         tasks[-1].cancel()
         await asyncio.gather(*tasks[-1:], return_exceptions=True)
         assert (writers.turns._taken, writers.turns._waiting) == ({"many": MAX_CONCURRENT_WRITES - 1}, {})

@@ -1,4 +1,4 @@
-"""JSON as it should not be: rows 35 to 46 of the abuse list."""
+"""Invalid JSON: rows 35 to 46 of the abuse list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every route of memories, entities, relations and their numbers with what is bad: a refusal, and nothing done."""
+"""Invalid input to every route of memories, entities, relations and statistics: refused without effect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMES = ("2025-01-01T00:00:00", "2025-01-01", "yesterday", "9999999-01-01T00:00:
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client of a store with a memory about an entity; in the end both must be as they were."""
+    """Client of a store with a memory about an entity; both must be unchanged at the end."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=60) as client:
         body = {"content": "Tea at four", "id": "m", "entity_names": ["Ann"]}
         accepted(client.post("/api/memories", json=body), 201)
@@ -61,7 +61,7 @@ def refused(answer: httpx.Response, case: UseCase, sent: object) -> None:
 
 
 def spoilt(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Places within an example, each with what cannot be there."""
+    """Yield copies of an example with one invalid value each."""
     for wrong in WRONG.get(type(value), ()):
         if not (type(value) is float and type(wrong) is int and 0 <= wrong <= 1):
             yield path, wrong

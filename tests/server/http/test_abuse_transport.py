@@ -1,4 +1,4 @@
-"""What a browser may be tricked into, and what is not HTTP as we speak it. Numbers are rows of the abuse list."""
+"""Attacks through browsers, and malformed HTTP. Numbers are rows of the abuse list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entity memory's own names of filters, and days in the place of times, over REST."""
+"""Filter aliases of the entity-memory interface, and dates instead of times, over REST."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEA, PLAN = "Ann drinks green tea", "Bob plans to sell tea"
 
 @pytest.fixture
 def remembered(http: httpx.Client, store: str) -> dict[str, Any]:
-    """A store with two memories, as the parameters that name it and wait for its indexes."""
+    """Parameters for a store with two memories, which wait for its indexes."""
     at = {"store": store}
     for content, kind, name, day in ((TEA, "fact", "Ann", "2025-01-10"), (PLAN, "decision", "Bob", "2025-02-10")):
         memory = {"content": content, "memory_type": kind, "entity_names": [name], "created_at": f"{day}T12:00:00Z"}

@@ -1,4 +1,4 @@
-"""Several stores asked at once: what comes of it, and what a key for one of them gets to see of the other."""
+"""Recall from several stores: results, and what a key for one of them sees of the other."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def test_memories_of_both_come_best_first_with_their_store(two: Two) -> None:
 
 
 def test_words_count_as_if_it_were_one_store(two: Two, admin: httpx.Client) -> None:
-    """The best of a store that holds next to none of the words is not as good as the best of all."""
+    """The best hit of a store that contains few of the words ranks below the best of all."""
     crates = [{"content": f"Crate {at} is in hall {at % 7}.", "dedup": "off"} for at in range(200)]
     for store in (two.mine, two.ours):
-        # One word of a few memories is worth little in any store.
+        # One word of a few memories has a low weight in any store.
         accepted(admin.post("/api/v1/retain/batch", params={"store": store}, json={"items": crates}))
     retained(admin, two.mine, "A spider made the web.")
     retained(admin, two.ours, "The old shop did not use a database at all.")
@@ -155,7 +155,7 @@ ABSENT = "absent-9"
 
 
 def asks(two: Two, other: str) -> Iterator[httpx.Response]:
-    """The same of another store by every route that takes one."""
+    """Send the same question about another store to every route that accepts one."""
     http, mine = two.of_mine, {"store": two.mine}
     body = {"query": QUERY, "also": [other]}
     yield http.get("/api/v1/recall", params={**mine, "q": QUERY, "also": other})
@@ -225,7 +225,7 @@ def test_nothing_of_the_other_is_told(two: Two, keyed: Served) -> None:
 
 
 def test_a_recall_sees_what_another_has_just_retained(two: Two) -> None:
-    """Within a bound, which a busy machine may meet now and then."""
+    """Within a time limit, which a busy machine may reach occasionally."""
     seen = 0
     for number in range(20):
         content = f"Walrus {number} plays chess."

@@ -1,4 +1,4 @@
-"""Backups over HTTP: only below the folder that the server was given for them."""
+"""Backups over HTTP, restricted to the server's backup folder."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_no_path_leads_out_of_the_folder(client: httpx.Client, served: Served, p
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle of a file."""
+    """Flip one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)

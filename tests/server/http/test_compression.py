@@ -1,4 +1,4 @@
-"""Answers as gzip, without a body, and not at all for those who have them."""
+"""Gzip compression and conditional requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def filled(http: httpx.Client, api: str) -> str:
 
 
 def raw(served: Served, path: str, *headers: str, method: str = "GET", body: bytes = b"") -> Any:
-    """An answer as it comes over the wire."""
+    """Send a request and return the raw response."""
     more = [*headers, f"Content-Length: {len(body)}"] if body else [*headers]
     head = "".join(
         f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "Host: localhost", *more, "Connection: close")

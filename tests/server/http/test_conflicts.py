@@ -1,4 +1,4 @@
-"""Heads beside each other: what settles them and what does not."""
+"""Conflicting heads, and which writes resolve them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_versions_in_conflict_outlast_pruning(http: httpx.Client, torn: str) -> 
 
 
 def found(http: httpx.Client, api: str, query: str, mode: str, **more: Any) -> list[tuple[str, int, bool | None]]:
-    """The hits that hold a word, or mean it exactly: id, version, and whether that is a head beside the present one."""
+    """Return the hits for a word: id, version, and whether it is a conflicting head."""
     asked = {"query": query, "mode": mode, "at_least": accepted(http.get(f"{api}/stats"))["sequence"], **more}
     hits = accepted(http.post(f"{api}/search", json=asked))["hits"]
     score = "semantic_score" if mode == "semantic" else "keyword_score"
@@ -120,7 +120,7 @@ SETTINGS: Json = {"name": "Ours", "kind_whitelist": ["note"], "metadata": {"k": 
 
 
 def copied(http: httpx.Client, torn: str, way: str) -> str:
-    """The path of a copy of a store, made by an export and an import, or a restore as of now."""
+    """Return the path of a copy of a store, made by export and import or by restore."""
     copy = f"{torn}-{way.replace(' ', '-')}"
     if way == "restore":
         last = accepted(http.get(f"{torn}/stats"))["sequence"]

@@ -1,4 +1,4 @@
-"""What else comes over a connection: several requests at once, bodies in odd pieces, offers of other protocols."""
+"""Pipelined requests, bodies in unusual chunks, and protocol upgrades."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def test_trailers_are_no_headers(served: Served) -> None:
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"x" * 1000])
 def test_nothing_is_read_behind_an_offer_to_change_the_protocol(served: Served, protocol: bytes) -> None:
-    """What follows could be a request that a proxy in front has never seen."""
+    """The following bytes could be a request that a proxy in front has never seen."""
     request = get(b"/health", b"Connection: Upgrade", b"Upgrade: " + protocol)
     assert [reply.status for reply in replies(send(served.port, request + HEALTH))] == [200]

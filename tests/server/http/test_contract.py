@@ -1,4 +1,4 @@
-"""The versioned store's contract, sentence by sentence, in the words and payloads of its own documentation."""
+"""The versioned store's contract, with the payloads of its own documentation."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_as_of_takes_a_number_or_text(http: httpx.Client, api: str) -> None:
 
 
 def flags(node: Json) -> tuple[bool, bool]:
-    """A node's `is_current` and `is_stale`."""
+    """Return `is_current` and `is_stale` of a node."""
     return node["is_current"], node["is_stale"]
 
 
@@ -109,7 +109,7 @@ def test_versioned_names_say_which_version_is_current(http: httpx.Client, api: s
     )
     assert flags(made["node"]) == (True, False)
     assert "is_current" not in accepted(http.get(f"{api}/nodes/a"))["node"]
-    # Rows of a change are of that moment, so they do not say what is current now.
+    # Rows of a change are historical, so they do not say which version is current now.
     assert all("is_current" not in each for entry in read("changes")["changes"] for each in entry["nodes_created"])
 
 
@@ -257,7 +257,7 @@ READS = [case for case in USE_CASES if case.takes_names]
 
 @pytest.mark.parametrize("case", READS, ids=lambda case: case.name)
 def test_what_describes_an_answer_in_these_names_fits_it(case: UseCase) -> None:
-    """Examples have every place where a node or an edge may stand, and both ways of renaming know the same places."""
+    """Examples contain nodes and edges in every place, and both ways of renaming know the same places."""
     [other] = case.operation.others
     assert other.struct is not None
     read = decode_json(msgspec.json.encode(other.example), other.struct)

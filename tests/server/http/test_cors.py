@@ -1,4 +1,4 @@
-"""Which pages may use the server, and what browsers are told about every answer."""
+"""CORS: allowed pages, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INITIALIZE = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that pages of two sites may use."""
+    """Server with two allowed origins."""
     data = tmp_path_factory.mktemp("site") / "data"
     with serving(data, cors_origins=f"{APP}, http://localhost:3000", indexes=False) as running:
         yield running
@@ -32,20 +32,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def page(site: Served) -> Iterator[httpx.Client]:
-    """A page of the first of the two."""
+    """Page of the first origin."""
     with httpx.Client(base_url=site.url, headers={"origin": APP}, timeout=PATIENCE) as client:
         yield client
 
 
 def names(value: str) -> set[str]:
-    """The members of a list in a header, in lower case."""
+    """Return the items of a list header in lower case."""
     return {name.strip().lower() for name in value.split(",")}
 
 
 @pytest.mark.parametrize("path", ["/api/memory/x/inject", "/mcp", "/api/events", "/nothing"])
 @pytest.mark.abuse(6)
 def test_abuse_06_preflight_of_a_listed_site(page: httpx.Client, path: str) -> None:
-    """ABUSE 6: what is listed is answered; no credentials of the browser, no wildcards."""
+    """ABUSE 6: listed origins are allowed, without credentials and wildcards."""
     answer = page.options(path, headers=PREFLIGHT)
     assert answer.status_code == 204
     assert answer.content == b""
@@ -67,7 +67,7 @@ def test_abuse_06_preflight_of_a_listed_site(page: httpx.Client, path: str) -> N
 )
 @pytest.mark.abuse(6)
 def test_abuse_06_preflight_of_others(site: Served, page: httpx.Client, origin: str) -> None:
-    """ABUSE 6: all others are refused, in the preflight and in the request, and told nothing."""
+    """ABUSE 6: other origins are refused, in the preflight and in the request, without CORS headers."""
     for answer in (
         page.options("/api/memory/x/inject", headers=PREFLIGHT | {"origin": origin}),
         page.get("/health", headers={"origin": origin}),
@@ -132,7 +132,7 @@ def test_origins() -> None:
 
 
 def check_headers(reply: Reply | httpx.Response) -> None:
-    """What every answer must carry."""
+    """Assert that a response has the security headers."""
     headers = reply.headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"

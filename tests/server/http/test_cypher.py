@@ -1,4 +1,4 @@
-"""Asking in Cypher over real HTTP: JSON answers, streams, parameters, places of errors."""
+"""Cypher queries over HTTP: JSON answers, streams, parameters and positions of errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RELATION_FIELDS = ["_label", "_from", "_to", "relation_type", "weight", "attribu
 
 @pytest.fixture(scope="module")
 def graph(http: httpx.Client) -> str:
-    """The path of a store with a ring of ten nodes."""
+    """Path of a store with a ring of ten nodes."""
     api = "/api/memory/ring"
     nodes = [{"id": f"n{i}", "type": "t", "content": str(i), "attributes": {"i": i}} for i in range(10)]
     edges = [{"from": f"n{i}", "to": f"n{(i + 1) % 10}", "relation_type": "R", "weight": 0.5} for i in range(10)]
@@ -285,11 +285,11 @@ def test_streams_take_no_memory_and_wait_for_nobody(tmp_path: Path) -> None:
         sizes = [_length(http, api, wide)]
         before = server.mebibytes("VmRSS")
         sizes.append(_length(http, api, wide))
-        assert max(sizes) - min(sizes) < 10  # the digits of took_ms
+        assert max(sizes) - min(sizes) < 10  # The digits of took_ms.
         assert sizes[0] > 500 * MANY
         assert server.mebibytes("VmRSS") < before + 60
         descriptors = server.descriptors()
-        for _ in range(6):  # left in the middle, more often than there are connections
+        for _ in range(6):  # Closed early, more often than there are connections.
             with http.stream("POST", f"{api}/cypher", json={"query": wide}, headers=NDJSON) as answer:
                 assert answer.status_code == 200
                 next(answer.iter_raw())
@@ -311,7 +311,7 @@ def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
 
 @pytest.fixture
 def quiet_reader(served: Served, graph: str) -> Iterator[socket.socket]:
-    """A client that asks for a long stream and does not read it."""
+    """Client that requests a long stream and does not read it."""
     body = msgspec.json.encode({"query": MANY_ROWS.replace("'x'", "lpad('x', 200, 'y')")})
     head = f"POST {graph}/cypher HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -356,13 +356,13 @@ LONG = "é\n" * 475_000
 
 
 def long_rows(http: httpx.Client, graph: str, query: str, count: int, **headers: str) -> httpx.Response:
-    """What a statement answers in which ``x`` is a text of 1.9 MB, in JSON."""
+    """Rows whose ``x`` is a text of 1.9 MB in JSON."""
     asked = {"query": f"WITH repeat($t, 950) AS x UNWIND range(1, $n) AS i {query}"}
     return http.post(f"{graph}/cypher", json=asked | {"params": {"t": LONG[:1000], "n": count}}, headers=headers)
 
 
 def test_rows_longer_than_what_is_sent_at_once(http: httpx.Client, graph: str) -> None:
-    """They come whole in every form, and where they are too much for JSON, whole ones before them do."""
+    """All formats return them completely; if JSON exceeds its limit, it contains the complete rows before."""
     query, expected = "RETURN i, x", [[1, LONG], [2, LONG]]
     assert accepted(long_rows(http, graph, query, 2))["rows"] == expected
     _, *lines, _ = long_rows(http, graph, query, 2, **NDJSON).content.splitlines()

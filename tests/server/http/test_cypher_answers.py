@@ -1,4 +1,4 @@
-"""Answers that the engines give otherwise: over real HTTP, with the engine that the tests run with."""
+"""Cypher answers in which the engines differ from openCypher, over HTTP with the engine of the test run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.http.serving import accepted, refusal
 
 @pytest.fixture(scope="module")
 def chain(http: httpx.Client) -> str:
-    """The path of a store with a -> b -> c and a -> c."""
+    """Path of a store with a -> b -> c and a -> c."""
     api = "/api/memory/answers"
     nodes = [
         {"id": name, "type": "t", "content": text, "created_by": ""}
@@ -54,12 +54,12 @@ EXPRESSIONS: dict[str, Any] = {
     "[1, 2, 3][0..0]": [],
     "[1, 2, 3][-2..$one + 2]": [2, 3],
     "{a: 1}.a": 1,
-    # A constant null is no match, whichever side it is on.
+    # A constant null matches nothing, on either side.
     "CASE true WHEN nullif(true, true) THEN 'x' ELSE 'y' END": "y",
     "CASE 1 WHEN CAST(NULL AS INT64) THEN 'x' WHEN 1 THEN 'one' END": "one",
     "CASE CAST(NULL AS INT64) WHEN 1 THEN 'x' WHEN CAST(NULL AS INT64) THEN 'z' ELSE 'y' END": "y",
     "CASE $one + 1 WHEN nullif($one, 1) THEN 'x' WHEN 2 THEN 'two' END": "two",
-    # A condition that is a CASE of its own.
+    # A condition that is itself a CASE.
     "CASE WHEN CASE WHEN true THEN true ELSE $one = 1 END THEN 'x' ELSE 'y' END": "x",
     "CASE WHEN (CASE $one WHEN 1 THEN true END) THEN 'x' END": "x",
     "CASE WHEN {a: $one = 1}.a THEN 'x' END": "x",
@@ -141,7 +141,7 @@ STATEMENTS: dict[str, list[list[Any]]] = {
     "MATCH (x)-[]->(y) MATCH (y)-[]->(z) RETURN x.id, z.id": [["a", "c"]],
     "MATCH (a {id: 'a'})-[r]->(b) MATCH (c)-[r]->(d {id: 'c'}) RETURN c.id, d.id": [["a", "c"]],
     "MATCH (a)-->(b)-->(c) RETURN *": [],
-    # What an OPTIONAL MATCH has not found is null.
+    # An OPTIONAL MATCH without a match gives null.
     "OPTIONAL MATCH p = (x {id: 'z'})-[]->(y) RETURN p IS NULL, p IS NOT NULL, length(p), p": [
         [True, False, None, None],
     ],
@@ -176,7 +176,7 @@ def test_a_statement_is_answered_as_opencypher_has_it(http: httpx.Client, chain:
 
 @pytest.fixture(scope="module")
 def sparse(http: httpx.Client) -> str:
-    """The path of a store whose nodes have a name and tags, or neither, in turn."""
+    """Path of a store whose nodes alternately have a name and tags, or neither."""
     api = "/api/memory/sparse"
     nodes = [
         {"id": f"n{i}", "type": "t", "content": "banana"}
@@ -206,7 +206,7 @@ def sparse(http: httpx.Client) -> str:
     ],
 )
 def test_a_condition_changes_no_value_of_rows_with_nulls(http: httpx.Client, sparse: str, expression: str) -> None:
-    """Engines put the value of another row into some functions of three arguments behind a condition."""
+    """Engines pass values of other rows to some functions with three arguments after a condition."""
     alone = {f"n{i}": values(http, sparse, f"MATCH (n {{id: 'n{i}'}}) RETURN {expression}")[0] for i in range(20)}
     for condition in ("n.layer = 2", "n.id > 'n15'", "n.layer IS NULL OR n.layer = 1"):
         found = ask(http, sparse, f"MATCH (n) WHERE {condition} RETURN n.id, {expression}")["rows"]

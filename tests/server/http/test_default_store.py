@@ -1,4 +1,4 @@
-"""Which store a request is about whose path names none: the query's, else the header's, else the default one."""
+"""Store selection for paths without a store: query, then header, then default store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HISTORY = "/api/v1/entities/a/history"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """With three stores, each with a node that says which one it is in, and keys."""
+    """Server with three stores, each with a node that names it, and keys."""
     data = tmp_path_factory.mktemp("stores") / "data"
     admin = given(data, "admin")
     with serving(data, rate_limit=0, default_store="usual") as running:

@@ -1,4 +1,4 @@
-"""Operations that are answered without the router must be answered as if they had gone through it."""
+"""Operations on the fast path must give the same responses as through Litestar's router."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def edge_of(served: Served) -> Any:
 
 @contextmanager
 def routed(served: Served) -> Generator[None]:
-    """Inside, the router answers everything."""
+    """Disable the fast path until the end of the block."""
     edge = edge_of(served)
     before = edge.routes
     edge.routes = RouteTable()

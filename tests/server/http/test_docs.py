@@ -1,4 +1,4 @@
-"""The page of the description where keys are asked for: itself open to all, what it shows is not."""
+"""The documentation page on a server with keys: the page is public, its content is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs to be drawn, against a plain model, and what is refused."""
+"""Graph drawing against a plain model, and refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.http.drawn import NAMES, Model, around, edges_among, keys, pic
 from tests.server.http.serving import accepted, refusal
 
 NOW = "2050-01-01T00:00:00.000000Z"
-"""As true as the present, of bounds in 2000 and 2100."""
+"""Valid now, with bounds in 2000 and 2100."""
 THEN = "1990-01-01T00:00:00.000000Z"
 
 
@@ -35,7 +35,7 @@ def drawn(model: Model, **wanted: Any) -> dict[str, Any]:
 
 
 def asked(source: random.Random) -> dict[str, Any]:
-    """Some way to ask for what is around."""
+    """Generate a request for the neighbourhood of nodes."""
     given: dict[str, Any] = {
         "depth": source.randrange(4),
         "direction": source.choice(("both", "outgoing", "incoming")),
@@ -48,7 +48,7 @@ def asked(source: random.Random) -> dict[str, Any]:
 
 
 def moments(source: random.Random) -> tuple[dict[str, Any], str | None]:
-    """A moment in the world as it is asked for, and for the model."""
+    """Generate a valid time as it is sent, and for the model."""
     return source.choice((({}, NOW), ({"valid_at": "any"}, None), ({"valid_at": THEN}, THEN)))
 
 

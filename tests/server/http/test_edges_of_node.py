@@ -1,4 +1,4 @@
-"""Edges by their ids, and those of one node in order."""
+"""Edges by id, and the ordered edges of one node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ODD = ["a~b", "a/b", "a%2Fb", "..", ".", " ", "ü 鱼\U0001f41f", 'q"\\?#&+', "\
 
 
 def inject(http: httpx.Client, api: str, *ids: str, edges: list[Json]) -> int:
-    """Write nodes and edges; the commit."""
+    """Write nodes and edges; return the commit sequence."""
     nodes = [{"id": each, "type": "t"} for each in ids]
     return accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))["sequence"]
 
@@ -29,19 +29,19 @@ def page(http: httpx.Client, api: str, side: str = "outgoing", of: str = "hub", 
 
 
 def ends(http: httpx.Client, api: str, side: str = "outgoing", of: str = "hub", **query: Any) -> list[str]:
-    """The other ends, in the order of the page."""
+    """Return the other ends in the order of the page."""
     return [each["to" if side == "outgoing" else "from"] for each in page(http, api, side, of, **query)["edges"]]
 
 
 @pytest.fixture
 def ordered(http: httpx.Client, api: str) -> str:
-    """A hub with edges in the order of the numbers in the names of their targets; written in another."""
+    """Create a hub with edges in the order of the numbers in their targets' names; written in another order."""
     return fill(http, api)
 
 
 @pytest.fixture(scope="module")
 def shared(http: httpx.Client) -> str:
-    """The same, for tests that write nothing."""
+    """Store for tests that do not write."""
     return fill(http, "/api/memory/edges-of-node")
 
 
@@ -68,7 +68,7 @@ def test_an_edge_is_found_and_deleted_by_its_id(http: httpx.Client, odd: str) ->
         assert accepted(http.delete(url))["existed"]
         assert not accepted(http.delete(url))["existed"]
         assert id_ in refusal(http.get(url), 404)["detail"]
-    if odd not in {".", ".."}:  # clients take these for steps in a path
+    if odd not in {".", ".."}:  # Clients normalize these as path segments.
         assert [each["relation_type"] for each in page(http, api, of=quote(odd, safe=""))["edges"]] == ["R"]
 
 
@@ -108,7 +108,7 @@ def test_what_is_the_id_of_no_edge(http: httpx.Client, shared: str, id_: str) ->
 
 
 def test_edges_come_by_ordinal_and_then_by_age(http: httpx.Client, ordered: str) -> None:
-    # e2 was made at 07:00, e3 at 08:00, and e4 half a second later: as texts they would come in another order.
+    # e2 was made at 07:00, e3 at 08:00, and e4 half a second later; as texts they would be ordered differently.
     assert ends(http, ordered) == ["e0", "e1", "e2", "e3", "e4"]
     assert [each.get("ordinal") for each in page(http, ordered)["edges"]] == [-5, 3, None, None, None]
     inject(http, ordered, edges=[edge("e4", ordinal=0)])

@@ -18,7 +18,7 @@ def put(http: httpx.Client, api: str, **node: Any) -> int:
 
 
 def ask(http: httpx.Client, store: str, entity: str, **query: Any) -> httpx.Response:
-    # A path's segments of dots would be taken for steps by the client.
+    # Clients normalize dot segments.
     segment = quote(entity, safe="").replace(".", "%2E")
     return http.get(f"/api/v1/entities/{segment}/history", params={"store": store, **query})
 

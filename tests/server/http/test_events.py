@@ -25,7 +25,7 @@ STREAMS = 4
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server with few streams, short queues and a quick heart."""
+    """Server with few streams, short queues and a short heartbeat interval."""
     options = {"event_heartbeat": HEARTBEAT, "max_event_streams": STREAMS, "event_queue": 50, "max_open_stores": 2}
     with serving(tmp_path_factory.mktemp("events") / "data", **options) as running:
         yield running
@@ -219,7 +219,7 @@ def test_stores_that_are_made_and_dropped_while_listening_to_all(
     with Listener(quick.port, "/api/events").greet() as listener:
         inject(client, store, "a")
         accepted(client.delete(f"/api/memory/{store}?confirm={store}"))
-        # A store that was dropped before its events were read takes them along.
+        # A store that is dropped before its events are read takes them along.
         told = [next(listener.events())]
         while told[-1].kind != "store_dropped":
             told.append(next(listener.events()))
@@ -327,9 +327,9 @@ def test_one_stream_too_many_and_a_place_that_comes_free(quick: Served, client: 
 def test_a_listener_that_does_not_read_is_told_where_to_resume(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "first")
     with stream(quick, store).greet() as listener:
-        for number in range(24):  # more than the sockets between take
+        for number in range(24):  # More than the socket buffers hold.
             inject(client, store, *(f"n{number}-{n}" for n in range(20)), content="x" * 50_000)
-        until(lambda: any(each.sending for each in open_streams(quick)))  # it cannot go on writing
+        until(lambda: any(each.sending for each in open_streams(quick)))  # It cannot continue writing.
         time.sleep(2 * SLOW_SECONDS)
         told = list(listener.events())
     last = told.pop()
@@ -351,7 +351,7 @@ def test_streams_end_in_order_when_the_server_stops(tmp_path: Path) -> None:
         served.server.stop()
         for each in listeners:
             assert list(each.events()) == []
-            assert each._response.isclosed()  # the last chunk came: it was not cut off
+            assert each._response.isclosed()  # The last chunk arrived: the stream was not cut off.
             each.close()
         assert time.monotonic() - begun < PATIENCE
 
@@ -373,7 +373,7 @@ def test_a_listener_that_comes_and_goes_sees_every_event_once(quick: Served, cli
     while len(seen) < len(expected):
         with stream(quick, store, "", last_id) as listener:
             if listener.status == 429:
-                continue  # the place of the stream before is not free yet
+                continue  # The slot of the previous stream is not free yet.
             seen += [each.id for each in take(listener, min(choice.randint(1, 60), len(expected) - len(seen)))]
             last_id = seen[-1]
     writer.join()

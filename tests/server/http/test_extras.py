@@ -1,4 +1,4 @@
-"""What few rows have, on every way in and out: summaries, tags, freshness, validity, names, and all of memories."""
+"""Optional fields on every way in and out: summaries, tags, freshness, validity, names and memory fields."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def set_(http: httpx.Client, api: str, statement: str) -> Json:
 
 @pytest.fixture
 def full(http: httpx.Client, api: str) -> str:
-    """A store with a node and an edge that have all there is, and a node without."""
+    """Store with a node and an edge that have all optional fields, and a node without."""
     return fill(http, api)
 
 
 @pytest.fixture(scope="module")
 def shared(http: httpx.Client) -> str:
-    """The same, for tests that change nothing."""
+    """Store for tests that do not write."""
     return fill(http, "/api/memory/extras")
 
 

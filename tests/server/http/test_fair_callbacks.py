@@ -1,4 +1,4 @@
-"""What other threads leave for the event loop."""
+"""Callbacks that other threads schedule on the event loop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ alone = ActiveCallers().has_others
 
 
 async def rounds_made() -> None:
-    """Once all calls that were left so far are made, or could have been."""
+    """Wait until all scheduled callbacks have run, or could have run."""
     for _ in range(MANY):
         await asyncio.sleep(0)
 
 
 def left(rounds: FairCallbackQueue, done: list[str], caller: str, count: int) -> None:
-    """Leave calls, from another thread."""
+    """Schedule callbacks from another thread."""
     with ThreadPoolExecutor(1) as other:
         for _ in range(count):
             other.submit(rounds.soon, caller, lambda: done.append(caller)).result()

@@ -1,4 +1,4 @@
-"""What one caller may have of what all share. The shares themselves are tested in tests/ops."""
+"""Limits of one caller on shared resources. The pools are tested in tests/server/test_admission.py."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def indexes_of(served: Served, name: str) -> Indexes:
 
 @contextmanager
 def held_up(served: Served, name: str) -> Generator[None]:
-    """Nothing is indexed in a store until the end of the block."""
+    """Block indexing of a store until the end of the block."""
     keyword = indexes_of(served, name).keyword
     eventually(lambda: keyword.sequence > 0)
     with keyword._turn:

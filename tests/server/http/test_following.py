@@ -1,4 +1,4 @@
-"""Walks that follow edges into other stores, and who links into one."""
+"""Traversals that follow edges into other stores, and link manifests."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_manifests_say_where_links_lead_and_come_from(http: httpx.Client, names:
 
 
 class _Linked:
-    """Nodes and edges of several stores as dicts, and the same over HTTP."""
+    """Model of nodes and edges of several stores, and the same over HTTP."""
 
     def __init__(self, http: httpx.Client, names: list[str], seed: int) -> None:
         self.http = http

@@ -1,4 +1,4 @@
-"""The hierarchy of memories over REST: what it takes and refuses, how it is read, now and then."""
+"""The hierarchy of memories over REST: writes, refusals and reads, now and as of a time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TREE = {
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client whose header names the store of the test."""
+    """Client whose header names the test's store."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=30) as client:
         yield client
 
 
 @pytest.fixture
 def tree(of: httpx.Client) -> httpx.Client:
-    """The same with a small hierarchy."""
+    """Client of a store with a small hierarchy."""
     sent = [
         {"id": key, "content": f"{key} is what {key} says", "layer": layer, "parent_id": parent, "dedup": "off"}
         for key, (layer, parent) in TREE.items()
@@ -131,7 +131,7 @@ def test_what_would_be_no_hierarchy_is_refused_and_changes_nothing(tree: httpx.C
     for fields, status in (({"layer": 1, "parent_id": "f1"}, 409), ({"parent_id": "nobody"}, 404)):
         refusal(tree.post("/api/memories", json={"content": "something new", **fields}), status)
     assert accepted(tree.get("/api/analytics/overview"))["sequence"] == before
-    # Equal layers, skipped ones, and none at all are fine.
+    # Equal, skipped and missing layers are allowed.
     for memory, parent in (("c2", "c1"), ("e1", "d"), ("f2", "f1")):
         assert accepted(tree.put(f"/api/memories/{memory}", json={"parent_id": parent}))["parent_id"] == parent
     assert ids(tree, "d", "children") == ["c1", "e1"]
@@ -146,7 +146,7 @@ def test_a_move_and_a_deletion_and_how_it_was(tree: httpx.Client) -> None:
     accepted(tree.delete("/api/memories/c2"))
     assert ids(tree, "d", "descendants") == []
     assert listed(tree, orphans=True) >= {"f3"}
-    # As it was, whatever has become of it.
+    # As of that time, whatever happened later.
     assert ids(tree, "d", "descendants", as_of=at) == ["c1", "c2", "e1", "f1", "f2", "f3"]
     assert ids(tree, "d", "descendants", as_of=at, limit=2, cursor="c2") == ["e1", "f1"]
     assert ids(tree, "d", "children", as_of=at) == ["c1", "c2"]
@@ -167,12 +167,12 @@ def test_a_parent_that_is_forgotten_leaves_orphans_until_it_comes_back(tree: htt
     accepted(tree.post(forget, json={"ids": ["c1"], "undo": True}))
     assert ids(tree, "d", "descendants") == ["c1", "c2", "e1", "f1", "f2", "f3"]
     assert ids(tree, "e1", "ancestors") == ["f1", "c1", "d"]
-    # One that was put elsewhere meanwhile stays there.
+    # One that was moved meanwhile stays there.
     accepted(tree.post(forget, json={"ids": ["c1"]}))
     accepted(tree.put("/api/memories/f1", json={"parent_id": "c2"}))
     accepted(tree.post(forget, json={"ids": ["c1"], "undo": True}))
     assert (ids(tree, "c1", "descendants"), ids(tree, "c2", "descendants")) == (["f2"], ["e1", "f1", "f3"])
-    # Deleted and brought back it is as it was but for its relations.
+    # Deleted and restored it is the same except for its relations.
     version = accepted(tree.get("/api/memories/c2"))["version"]
     accepted(tree.delete("/api/memories/c2"))
     assert listed(tree, orphans=True) == {"f1", "f3"}
@@ -205,7 +205,7 @@ def test_circles_and_second_parents_that_came_by_other_ways(tree: httpx.Client, 
     inject(tree, store, ("f2", "c2"))
     stats = accepted(tree.get("/api/analytics/overview"))
     assert (stats["second_parents"], stats["cycles"]) == (2, 1)
-    # The newest relation closes the circle, and does not count.
+    # The newest relation closes the circle and does not count.
     assert ids(tree, "d", "descendants") == ["c1", "c2", "e1", "f1", "f2", "f3"]
     assert ids(tree, "e1", "ancestors") == ["f1", "c1", "d"]
     assert ids(tree, "c2", "children") == ["f2", "f3"]
@@ -249,7 +249,7 @@ def test_memories_that_are_made_one_have_one_parent_and_all_children(tree: httpx
         assert recalled(tree, under=merged, **moment) == {"e5"}
     accepted(tree.post(f"/api/memories/consolidations/{report['run']}/undo"))
     assert ids(tree, "e5", "ancestors") == ["f6", "f5", "c1", "d"]
-    # With one in between that is another, they stay apart: it would be above and below the same.
+    # With a different memory in between they stay separate; a merge would close a circle.
     accepted(tree.post("/api/memories", json={"id": "f7", "content": "in between", "layer": 2, "parent_id": "f5"}), 201)
     accepted(tree.put("/api/memories/f6", json={"parent_id": "f7"}))
     report = accepted(tree.post("/api/memories/consolidate", json={}))

@@ -13,7 +13,7 @@ from tests.server.http.serving import accepted, refusal
 
 @pytest.fixture
 def written(http: httpx.Client, api: str) -> list[str]:
-    """Four commits; their times, from before the first on, as the server tells them."""
+    """Four commits, and their times from before the first on, as the server reports them."""
     batches: list[dict[str, Any]] = [
         {"nodes": [{"id": "a/b", "type": "t", "content": "one"}, {"id": "c", "type": "u"}]},
         {"nodes": [{"id": "a/b", "content": "two"}], "edges": [{"from": "a/b", "to": "c", "relation_type": "R"}]},

@@ -1,4 +1,4 @@
-"""What becomes of keys while a server runs, and which stores show themselves to whom."""
+"""Keys that change while a server runs, and access to stores by key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECOND = 1_000_000
 
 
 def unauthenticated(response: httpx.Response) -> str:
-    """The sentence of a 401, which must say how to authenticate."""
+    """Return the message of a 401 with a WWW-Authenticate header."""
     assert response.headers["www-authenticate"] == "Bearer"
     return refusal(response, 401)["detail"]
 
@@ -91,7 +91,7 @@ def test_an_import_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
         for number in range(200):
             line = {"kind": "node", "id": f"i{number}", "type": "t", "content": "x" * 65_536}
             yield json.dumps(line).encode() + b"\n"
-            # More than sockets hold: the server has begun to read, and has seen that the key was valid.
+            # More than the sockets buffer: the server has started to read, and has checked the key.
             if number == 120:
                 revoke_key(keyed.data, "importing", now())
 
@@ -123,8 +123,14 @@ def test_an_export_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
 
 def test_a_key_expires_while_the_server_runs(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "read", expires_at=now() + SECOND // 2)) as http:
-        assert http.get("/api/memory").status_code in {200, 401}  # 401 on a machine that took half a second to get here
-        while http.get("/api/memory").status_code in {200, 429}:  # 429 on a machine that asks more often than it may
+        assert http.get("/api/memory").status_code in {
+            200,
+            401,
+        }  # 401 on a machine that took half a second to get here.
+        while http.get("/api/memory").status_code in {
+            200,
+            429,
+        }:  # 429 on a machine that sends more requests than allowed.
             pass
         unauthenticated(http.get("/api/memory"))
 
@@ -174,7 +180,7 @@ def test_a_name_that_differs_in_case_alone_tells_nothing_of_the_other(keyed: Ser
 
 @pytest.mark.abuse(21)
 def test_a_key_that_reads_does_not_write_in_cypher(keyed: Served, admin: httpx.Client) -> None:
-    """ABUSE 21: the same path reads and writes, so it is the statement's mode that counts."""
+    """ABUSE 21: the same path reads and writes, so the mode of the statement counts."""
     accepted(admin.post("/api/memory/asked/inject", json=BATCH))
     before = admin.get("/api/memory/asked/export").content
     with client(keyed.url, given(keyed.data, "read")) as http:
@@ -187,7 +193,7 @@ def test_a_key_that_reads_does_not_write_in_cypher(keyed: Served, admin: httpx.C
 
 @pytest.mark.abuse(24)
 def test_a_key_in_the_query(keyed: Served) -> None:
-    """ABUSE 24: refused though it is valid, even beside the header. Of the logs tests/cli/test_keys.py tells."""
+    """ABUSE 24: refused although valid, even together with the header. tests/cli/test_keys.py checks the logs."""
     text = given(keyed.data, "admin")
     for name in ("key", "KEY", "token", "access_token", "api_key", "apikey", "authorization", "q"):
         for path in ("/api/memory", "/mcp", "/api/memory/x/stats"):

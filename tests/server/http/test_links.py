@@ -1,4 +1,4 @@
-"""Edges into other stores over HTTP: written, read, ended and deleted as edges are, with the store beside."""
+"""Edges into other stores over HTTP: written, read, retired and deleted like edges, with the other store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_link_is_written_and_read_as_an_edge(http: httpx.Client, api: str) -> 
         ("b", "elsewhere"),
         ("x", "elsewhere"),
     ]
-    # The same again changes nothing, and its own name is no other store.
+    # Repeating it changes nothing, and the store's own name counts as no other store.
     name = api.rsplit("/", 1)[1]
     again = fill(http, api, {**own, "to_graph": name}, link(ordinal=1, weight=0.5, attributes={"page": 3}))
     assert (again["edges_unchanged"], again["edges_created"]) == (2, 0)
@@ -103,7 +103,7 @@ def test_links_go_through_export_import_and_restore(http: httpx.Client, api: str
     copy = f"/api/memory/{there}"
     taken = accepted(http.post(f"{copy}/import", content=exported, headers=NDJSON))
     assert (taken["edges_sent"], taken["edges_created"], taken["error_count"]) == (2, 2, 0)
-    # What led into a store of this name leads there still.
+    # Links into a store of this name still lead there.
     assert shown(http, copy) == [("x", "elsewhere"), ("y", there)]
     assert http.get(f"{copy}/export").text == exported
     accepted(http.delete(f"{api}/nodes/a"))
@@ -162,7 +162,7 @@ def test_links_move_with_a_merge_and_come_back(http: httpx.Client, api: str) -> 
     assert {to: each["weight"] for to, each in moved.items()} == {"x": 0.5, "y": 2.0}
     assert (moved["x"]["id"], moved["x"]["created_by"]) == ("b~cites~x~elsewhere", "ann")
     assert accepted(http.get(f"{api}/links"))["outbound"] == [{"graph_id": "elsewhere", "edge_count": 2}]
-    # Who writes to the one that was merged writes to the other.
+    # A write to the merged node changes the survivor.
     fill_link = {**link("z"), "from": "a"}
     accepted(http.post(f"{api}/inject", json={"edges": [fill_link]}))
     back = accepted(http.post(f"{api}/nodes/a/unmerge", json={}))

@@ -1,4 +1,4 @@
-"""Links in Cypher: asked as `(:Entity)-[:LINKS_TO]->(:Elsewhere)`, and written elsewhere."""
+"""Links in Cypher: queried as `(:Entity)-[:LINKS_TO]->(:Elsewhere)`, written over REST."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_names_that_a_statement_gives_to_what_is_elsewhere(http: httpx.Client, a
     ):
         assert sorted({row[0] for row in rows(http, api, query)}) == ["a", "b"], query
     assert rows(http, api, "MATCH (a)-[:RELATES_TO|LINKS_TO*2..2]->(e:Elsewhere) RETURN a.id, e.id") == [["a", "x"]]
-    # A name or a text that is called so asks for no link.
+    # A name or text with this word queries no link.
     assert rows(http, api, "MATCH (elsewhere {type: 'elsewhere'}) RETURN elsewhere.id") == []
 
 
@@ -98,7 +98,7 @@ def test_links_are_not_written_in_cypher(http: httpx.Client, api: str, query: st
     fill(http, api, OWN, link("x"))
     told = refusal(post(http, api, query, mode="write"), 403)
     assert "written as edges with to_graph" in told["detail"]
-    # What is only called so is written as ever.
+    # A name with this word is still writable.
     ask(http, api, "MATCH (elsewhere {id: 'a'}) SET elsewhere.content = 'elsewhere'", mode="write")
 
 

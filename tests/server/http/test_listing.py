@@ -1,4 +1,4 @@
-"""Lists by type, tag and validity, now and as of a commit, against the states that were written."""
+"""Lists by type, tag and validity, now and as of a commit, against the written states."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FULL: Json = {
 
 
 def listed(http: httpx.Client, api: str, **params: Any) -> list[str]:
-    """The ids of all pages."""
+    """Return the ids of all pages."""
     found: list[str] = []
     cursor: str | None = None
-    # A comma within an item has a backslash before it: others separate items.
+    # A comma within an item is escaped with a backslash.
     lists = {
         name: [each.replace(",", r"\,") for each in value] for name, value in params.items() if isinstance(value, list)
     }
@@ -47,7 +47,7 @@ def listed(http: httpx.Client, api: str, **params: Any) -> list[str]:
 
 
 def fitting(present: dict[str, Json], params: Json) -> list[str]:
-    """What should be listed; RFC 3339 times of one form are in order as texts."""
+    """Return the expected list; RFC 3339 times of the same form are ordered as texts."""
     at = params.get("valid_at")
 
     def fits(node: Json) -> bool:

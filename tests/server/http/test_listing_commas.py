@@ -1,4 +1,4 @@
-"""Lists in queries: repeated, separated by commas, and with commas within their items."""
+"""List parameters: repeated, comma-separated, and with commas within items."""
 
 from __future__ import annotations
 

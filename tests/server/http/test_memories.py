@@ -1,4 +1,4 @@
-"""Memories over REST: which store, which method, which key, and what bad input gets."""
+"""Memories over REST: store selection, methods, permissions and invalid input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EMPTY: dict[str, Any] = {
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client whose header names the store of the test."""
+    """Client whose header names the test's store."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""Memories in the corners that are easily forgotten, over HTTP: each test is about one, with all its cases."""
+"""Edge cases of memories over HTTP, one per test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOVED = {"sequence", "version", "updated_at", "access_count", "access_confidence
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client of a store of the test's own."""
+    """Client of the test's own store."""
     with naming(http, store) as client:
         yield client
 
@@ -353,7 +353,7 @@ def test_another_half_life_counts_at_once_everywhere(of: httpx.Client, store: st
         doomed = of.post("/api/memories/delete", json={"min_confidence_below": 0.5, "dry_run": True}).json()["ids"]
         assert {*doomed} == {*shown} - due
         pruned = accepted(of.post("/api/memories/prune", json={"dry_run": True}))["count"]
-        # What was written today stays until tomorrow.
+        # Memories written today stay until tomorrow.
         assert pruned == sum(each["effective_confidence"] < 0.05 for key, each in shown.items() if key != "none")
 
 

@@ -1,4 +1,4 @@
-"""Merging two entities that are one over HTTP: what moves, what is told, where the merged one is found, and undo."""
+"""Merging of duplicate entities over HTTP: moved edges, events, redirects and undo."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def keys(view: Json) -> set[tuple[str, str, str]]:
 
 
 def bare(view: Json) -> Json:
-    """A node with its edges, without what every commit moves on."""
+    """Return a node with its edges, without fields that every commit changes."""
     own = {name: value for name, value in view["node"].items() if name not in {"version", "sequence", "updated_at"}}
     edges = sorted((*view["outgoing"], *view["incoming"]), key=lambda e: e["id"])
     return {"node": own, "edges": [{name: value for name, value in e.items() if name != "sequence"} for e in edges]}

@@ -1,4 +1,4 @@
-"""GET /metrics of a real server, the dashboard and the alerts that are drawn from it, and what is logged as slow."""
+"""GET /metrics of a server, its dashboard and alerts, and the slow log."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ INJECT = "/api/memory/{store}/inject"
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of this module's own: what is counted is known. It keeps two stores open.
+    """Server of this module, with known counts. It keeps two stores open.
 
-    A language model is set, which nobody asks, so that its numbers are there.
+    A language model is configured but never called, so that its metrics exist.
     """
     model = {"llm_url": "http://127.0.0.1:1/v1", "llm_model": "none"}
     with serving(tmp_path_factory.mktemp("watched") / "data", max_open_stores=2, **model) as running:
@@ -58,7 +58,7 @@ def scrape(client: httpx.Client) -> Scrape:
 
 
 def eventually(look: Callable[[], bool]) -> None:
-    """Wait for a condition: what is counted at the end of a request is seen a moment after its answer."""
+    """Wait for a condition; counts of a request appear shortly after its response."""
     deadline = time.monotonic() + PATIENCE
     while not look():
         assert time.monotonic() < deadline
@@ -173,14 +173,14 @@ def test_a_check_is_shown(client: httpx.Client, watched: Served) -> None:
 def test_a_scrape_waits_for_no_commit(client: httpx.Client, watched: Served) -> None:
     accepted(inject(client, "busy", "a"))
     with pool_of(watched).lease("busy") as store, held(store), closing(inject_later(watched, "busy")):
-        # The writer may still be leaving the first write: what is in progress tells that the second has come.
+        # The writer may still be finishing the first write; the gauge shows that the second has arrived.
         eventually(lambda: (scrape(client).value("kgserve_requests_in_progress") or 0) >= 2)
         eventually(lambda: store.writing)
         assert scrape(client).value("kgserve_store_nodes", store="busy") == 1
 
 
 def inject_later(served: Served, store: str) -> Any:
-    """A write that is sent, and whose answer nobody waits for."""
+    """Send a write without waiting for its response."""
     import socket
 
     body = msgspec.json.encode({"nodes": [{"id": "later", "type": "hen"}]})
@@ -250,8 +250,10 @@ def test_the_dashboard_and_the_alerts_name_only_what_there_is(
         for text in (*drawn, *(rule["expr"] for rule in rules))
         for name in re.findall(r"\b(?:kgserve|process)_\w+", text)
     }
-    of_nodes = {name for name in named if name.startswith("kgserve_cluster_")}  # tests/cluster/test_nodes.py has some
-    assert named - there - of_nodes == {"kgserve_certificate_end_timestamp_seconds"}  # only with TLS
+    of_nodes = {
+        name for name in named if name.startswith("kgserve_cluster_")
+    }  # tests/cluster/test_nodes.py covers some.
+    assert named - there - of_nodes == {"kgserve_certificate_end_timestamp_seconds"}  # Only with TLS.
     unused = {re.sub(r"_(bucket|count|sum)$", "", name) for name in there} - {
         re.sub(r"_(bucket|count|sum)$", "", name) for name in named
     }

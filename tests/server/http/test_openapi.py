@@ -23,7 +23,7 @@ from kgserve.server.http.openapi import as_openapi_30
 from kgserve.stores.pool import StorePool
 from tests.server.http.serving import accepted
 
-OURS = {"/docs/docs.css", "/docs/docs.js", "/", "/explorer/{name}"}  # pages and their parts, not operations
+OURS = {"/docs/docs.css", "/docs/docs.js", "/", "/explorer/{name}"}  # Pages and their parts, not operations.
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_request_examples_are_valid() -> None:
 
 
 class Links(HTMLParser):
-    """Collects what a page would load or lead to."""
+    """Parser that collects everything a page would load or link to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def test_it_is_there_in_openapi_30_too(document: dict[str, Any], older: dict[str
 
 
 def test_examples_fit_both_descriptions(document: dict[str, Any], older: dict[str, Any]) -> None:
-    """What 3.0 has no word for it lets through; so what one takes the other takes, too."""
+    """3.0 drops unknown keywords, so everything that 3.1 accepts it accepts, too."""
     for described, read in ((document, lambda schema: schema), (older, of_openapi_30)):
         components = {"components": {"schemas": read(described["components"]["schemas"])}}
         for _, operation in operations(described):
@@ -177,7 +177,7 @@ def test_examples_fit_both_descriptions(document: dict[str, Any], older: dict[st
 
 
 def of_openapi_30(part: Any) -> Any:
-    """Schemas of 3.0 as JSON Schema has them, by the words of that specification."""
+    """Convert schemas of 3.0 to JSON Schema, by the rules of that specification."""
     if isinstance(part, list):
         return [of_openapi_30(each) for each in part]
     if not isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""Many clients at once at a store that is not open yet."""
+"""Many concurrent requests for a store that is not open yet."""
 
 from __future__ import annotations
 

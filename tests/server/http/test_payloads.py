@@ -1,4 +1,4 @@
-"""The payloads of the versioned store's contract, as they stand, sent from one place to REST and to MCP."""
+"""The payloads of the versioned store's contract, sent to REST and to MCP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSIONED = {"field_names": "versioned"}
 
 
 class Refused(Exception):
-    """What a server says of a payload that it does not take, with what it has written all the same."""
+    """Refusal of a payload, with the data that the server wrote anyway."""
 
     def __init__(self, text: str, answer: Mapping[str, Any] | None = None) -> None:
         super().__init__(text)
@@ -25,13 +25,13 @@ class Refused(Exception):
 
 
 class Mouth(Protocol):
-    """One way to a store: an operation by name, with its payload. Raises Refused."""
+    """Interface of a store: an operation by name, with its payload. Raises Refused."""
 
     def __call__(self, operation: str, graph: str, /, **payload: Any) -> Json: ...
 
 
 class Rest:
-    """The operations by method, path, and whether answers have the contract's names for who asks."""
+    """REST: operations by method, path, and whether answers can have the contract's names."""
 
     PATHS: Mapping[str, tuple[str, str, bool]] = {
         "create": ("PUT", "", False),
@@ -74,7 +74,7 @@ class Rest:
 
 
 class Mcp:
-    """The same by tools; ``graph_id`` says which store is meant, and ``detail`` asks for whole answers."""
+    """MCP: the same operations by tools; ``graph_id`` names the store, and ``detail`` asks for complete answers."""
 
     TOOLS: Mapping[str, tuple[str, Json]] = {
         "create": ("configure_store", {"create": True}),
@@ -101,7 +101,7 @@ class Mcp:
 
     def __call__(self, operation: str, graph: str, /, **payload: Any) -> Json:
         tool, more = self.TOOLS[operation]
-        if "name" in payload:  # of an agent's store that is what it is called by, so the text for people is another
+        if "name" in payload:  # In an agent's store `name` is its title, so the description for people differs.
             payload["description"] = payload.pop("name")
         found = talking.result(self._url, tool, {"graph_id": graph, **more, **payload})
         answer = found.structured_content or {}
@@ -232,7 +232,7 @@ def test_a_wrong_shape_is_refused_before_anything_is_written(
 
 
 def test_a_payload_of_another_graph_is_refused(ask: Mouth, refusal: Any, store: str) -> None:
-    # Tools know of no other place for the store; there the payload says two.
+    # Tools have no other place for the store; there the payload names two.
     said: Json = {"graph_id": "another"} | ({} if isinstance(ask, Rest) else {"index": store})
     for operation, payload in (("put_subgraph", {"nodes": [{"kind": "note"}]}), ("put_node", {"kind": "note"})):
         assert "graph_id" in str(refusal(operation, store, **said, **payload))
@@ -489,7 +489,7 @@ def test_a_batch_joins_by_reciprocal_ranks(ask: Mouth, refusal: Any, library: st
     assert [(hit["node"]["lineage_id"], hit["queries_matched"]) for hit in found["hits"]] == [("b", [0, 2]), ("a", [1])]
     assert [hit["score"] for hit in found["hits"]] == pytest.approx([2 / 61, 1 / 61])
     assert (found["query_count"], found["unique_hits"], found["per_query_hits"]) == (3, 2, [1, 1, 1])
-    # Of equal scores the one that was met first comes first.
+    # For equal scores the first one found comes first.
     for first, second in (("red", "green"), ("green", "red")):
         both = [{"query": word, "mode": "keyword"} for word in (first, second)]
         hits = ask("search_batch", library, queries=both)["hits"]
@@ -500,7 +500,7 @@ def test_a_batch_joins_by_reciprocal_ranks(ask: Mouth, refusal: Any, library: st
 
 @pytest.fixture(scope="module")
 def many(ask: Mouth, http: httpx.Client) -> str:
-    """A store of 120 nodes that say the same, each with a tag of its own."""
+    """Store of 120 nodes with the same content, each with its own tag."""
     name = "many-alike"
     rows = [{"id": f"n{n}", "type": "note", "content": "alike", "tags": [f"t:{n}"]} for n in range(120)]
     assert http.post(f"/api/memory/{name}/inject", json={"nodes": rows}).is_success
@@ -525,7 +525,7 @@ def test_a_batch_search_gives_100_hits_at_most(ask: Mouth, many: str) -> None:
     queries = [{"query": "alike", "mode": "keyword", "limit": 50, "id_prefix": f"n{n}"} for n in range(1, 9)]
     found = ask("search_batch", many, queries=queries, limit=1000, at_least=1)
     assert found["unique_hits"] > 100
-    # What an agent is told has a size, too.
+    # MCP replies have a size limit.
     assert len(found["hits"]) == 100 or "more" in found
 
 

@@ -1,4 +1,4 @@
-"""The server as a process: start, refusals to start, stop."""
+"""The server as a process: startup, refusals to start, shutdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kgserve.__main__ import main
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 main()
 """
-"""Makes standard input the terminal whose end its session is told of."""
+"""Make standard input the controlling terminal of its session."""
 
 
 def serve(data: Path, *options: str) -> list[str]:
@@ -37,7 +37,7 @@ def serve(data: Path, *options: str) -> list[str]:
 
 @contextmanager
 def hangups(handler: signal.Handlers) -> Generator[None]:
-    """What a program that is begun here does with SIGHUP at first, however these tests were begun."""
+    """Return the initial SIGHUP handler of a child process, independent of how the tests were started."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         yield
@@ -86,7 +86,7 @@ def test_starts_publishes_and_stops(tmp_path: Path, number: signal.Signals) -> N
 
 
 def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
-    """SIGHUP with nobody left to read its output, not even the log."""
+    """SIGHUP when no process reads its output or log."""
     terminal, its = pty.openpty()
     command = [sys.executable, "-c", ON_A_TERMINAL, *serve(tmp_path)]
     with hangups(signal.SIG_DFL):

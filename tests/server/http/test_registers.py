@@ -1,4 +1,4 @@
-"""Single keys over all faces at once, as `bench.linearizability` does it for longer, while bases are folded."""
+"""Single keys over all interfaces concurrently, as in `bench.linearizability`, while bases are compacted."""
 
 from __future__ import annotations
 

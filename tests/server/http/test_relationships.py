@@ -1,4 +1,4 @@
-"""Relationships between memories over REST, versions by their ids, and how hits of recall are related."""
+"""Relationships between memories over REST, versions by id, and relations between recalled memories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMORIES: tuple[Json, ...] = (
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client of a store that has some memories."""
+    """Client of a store with some memories."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=30) as client:
         accepted(client.post("/api/memories/batch", json={"memories": MEMORIES}))
         yield client

@@ -1,4 +1,4 @@
-"""The types and tags that a store uses, over HTTP."""
+"""Types and tags of a store, over HTTP."""
 
 from __future__ import annotations
 

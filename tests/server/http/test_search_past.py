@@ -10,7 +10,7 @@ from tests.server.http.serving import accepted, refusal, serving
 
 
 def inject(http: httpx.Client, api: str, *nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) -> int:
-    """Write nodes and edges; the commit."""
+    """Write nodes and edges; return the commit sequence."""
     return accepted(http.post(f"{api}/inject", json={"nodes": list(nodes), "edges": edges or []}))["sequence"]
 
 
@@ -20,7 +20,7 @@ def ids(http: httpx.Client, url: str, **fields: Any) -> list[str]:
 
 @pytest.fixture
 def changed(http: httpx.Client, api: str) -> str:
-    """A store whose mill burnt down, and whose fox moved."""
+    """Store whose mill burnt down, and whose fox moved."""
     mill = {"id": "mill", "type": "place", "content": "an old mill by the river"}
     edge = {"from": "fox", "to": "mill", "relation_type": "LIVES_IN"}
     inject(http, api, {"id": "fox", "type": "animal", "content": "a fox in the mill"}, mill, edges=[edge])

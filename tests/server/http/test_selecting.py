@@ -1,4 +1,4 @@
-"""Filters by attribute, counts, many nodes at once, and deletions by filter, against a model in a dict."""
+"""Filters by attribute, counts, reads of many nodes, and deletion by filter, against a model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def some_filter(chance: random.Random) -> Json:
 
 
 def in_query(wanted: Json) -> Json:
-    """A filter as a list takes it."""
+    """Return a filter as query parameters of a list."""
     told = {"type": wanted["types"] or [], "tag": wanted["tags"] or [], "valid_at": wanted["valid_at"]}
     return {**told, "attributes": json.dumps(wanted["attributes"])}
 

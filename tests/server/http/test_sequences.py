@@ -1,4 +1,4 @@
-"""Every answer to a write names the commit that holds it, as the API description promises and as it is sent."""
+"""Every answer to a write contains its commit sequence, in the API description and in responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT = {
     "restoreBackup": "makes several stores, each of which has its own",
     "browserKey": "makes a key of the explorer",
 }
-"""Operations of writers and administrators whose answers have no sequence of their own, and why."""
+"""Write and admin operations whose answers have no sequence, with the reason."""
 READS_OF_ADMINISTRATORS = {"audit", "cluster"}
 
 

@@ -1,4 +1,4 @@
-"""What is indexed of a store is its own choice: nothing, words, or words and meaning; else it is the server's."""
+"""Each store can choose what is indexed: nothing, words, or words and meaning; default: the server's choice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES = [
 
 @pytest.fixture
 def words(http: httpx.Client, api: str) -> str:
-    """The path of a store of which words alone are indexed."""
+    """Path of a store that indexes words only."""
     accepted(http.put(api, json={"indexes": "words"}), 201)
     accepted(http.post(f"{api}/inject", json={"nodes": NODES}))
     return api
@@ -36,7 +36,7 @@ def search(http: httpx.Client, api: str, query: str = "hen", **more: Any) -> dic
 
 
 def of(api: str) -> dict[str, str]:
-    """The store, for paths of memories."""
+    """Store for paths of memories."""
     return {"store": api.rpartition("/")[2]}
 
 
@@ -106,7 +106,7 @@ def test_only_what_is_wanted_has_files(http: httpx.Client, words: str, store: st
     accepted(http.post(f"{words}/reindex"), 202)
     assert hits(search(http, words)) == ["hen"]
     assert folders(served, store) <= {"keyword", "past-keyword"}
-    # The thread of the past makes its own anew when it comes to it, in a folder that it first removes.
+    # The history thread rebuilds its index later, in a folder that it removes first.
     until(lambda: folders(served, store) == {"keyword", "past-keyword"})
 
 
@@ -160,7 +160,7 @@ def test_a_choice_can_change_at_any_time(http: httpx.Client, words: str, store: 
     assert hits(search(http, words, query="owl")) == ["owl"]
     choose("default")
     assert "owl" in hits(search(http, words, query="owl", mode="semantic"))
-    assert search(http, words)["degraded"] is True  # the server of these tests has no model
+    assert search(http, words)["degraded"] is True  # The server of these tests has no model.
 
 
 @pytest.mark.parametrize("kept", ["none", "words"])
@@ -179,7 +179,7 @@ def test_what_is_no_choice_is_refused(http: httpx.Client, api: str) -> None:
 
 @pytest.fixture(scope="module")
 def by_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A server that indexes words unless a store says otherwise."""
+    """Server that indexes words unless a store chooses otherwise."""
     with (
         serving(tmp_path_factory.mktemp("words") / "data", indexes="words") as running,
         httpx.Client(base_url=running.url, timeout=PATIENCE) as client,

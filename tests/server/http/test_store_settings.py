@@ -1,4 +1,4 @@
-"""The settings of a store over HTTP: what is stored, shown and told; what they do to its history."""
+"""Store settings over HTTP: storage, reads, events, and effects on the history."""
 
 from __future__ import annotations
 

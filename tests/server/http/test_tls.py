@@ -1,4 +1,4 @@
-"""TLS: the server as a process over it, the clients of this machine, and what is refused before it starts."""
+"""TLS: the server process, local clients, and refusals to start."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PATIENCE = 30
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """A certificate whose name is not that of the address: local clients believe it all the same."""
+    """Certificate for another name than the address: local clients trust it anyway."""
     return certificate(tmp_path_factory.mktemp("tls"), "graph.example")
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Iterator[Running]:
-    """A server process with that certificate."""
+    """Server process with that certificate."""
     with serving(tmp_path_factory.mktemp("secured") / "data", *options(files)) as running:
         yield running
 
@@ -60,12 +60,12 @@ def address(running: Running) -> tuple[str, int]:
 
 
 def believing(files: Files) -> ssl.SSLContext:
-    """A client elsewhere, who knows the authority and asks for the name."""
+    """Remote client that trusts the authority and checks the name."""
     return ssl.create_default_context(cafile=str(files.ca))
 
 
 def shown(running: Running) -> str:
-    """The certificate that the server shows."""
+    """Return the certificate that the server presents."""
     return ssl.get_server_certificate(address(running), timeout=PATIENCE)
 
 
@@ -112,7 +112,7 @@ def test_old_versions_are_refused(secured: Running) -> None:
 
 @pytest.mark.abuse(13)
 def test_abuse_13_slow_handshakes_end(tmp_path: Path, files: Files) -> None:
-    """ABUSE 13: as slow heads do."""
+    """ABUSE 13: like slow heads."""
     with serving(tmp_path / "data", *options(files), "--head-timeout", "1") as hasty:
         for start in (b"\x16\x03\x01", b""):
             with socket.create_connection(address(hasty), PATIENCE) as connection:
@@ -138,7 +138,7 @@ def test_http_without_tls_gets_no_answer(secured: Running) -> None:
 
 
 def test_the_commands(secured: Running, files: Files) -> None:
-    """They learn from server.json which certificate to believe; who does not know it believes nothing."""
+    """They read the trusted certificate from server.json; other clients reject it."""
     lines = '{"kind":"node","id":"a","type":"t"}\n'
     assert kgserve("import", "tls", "-", "--data", secured.data, stdin=lines).code == 0
     assert "tls" in kgserve("stores", "--data", secured.data).out
@@ -203,7 +203,7 @@ def test_only_this_certificate_is_believed(secured: Running, tmp_path: Path, fil
 
 
 def test_a_new_certificate_without_a_restart(tmp_path: Path) -> None:
-    """At SIGHUP; files that hold no certificate leave the one before in service."""
+    """At SIGHUP; files without a certificate leave the current one in service."""
     files = certificate(tmp_path / "tls")
     with serving(tmp_path / "data", *options(files)) as running:
         before = shown(running)
@@ -223,7 +223,7 @@ def test_a_new_certificate_without_a_restart(tmp_path: Path) -> None:
 
 
 def spoiled(folder: Path, fault: str) -> Settings:
-    """Settings with something wrong."""
+    """Create settings with one fault."""
     files = certificate(folder / "good")
     match fault:
         case "no key":
@@ -289,7 +289,7 @@ def test_without_tls_nothing_is_set() -> None:
 
 
 def test_the_bridge_as_a_process(secured: Running) -> None:
-    """An editor's way: standard input to MCP over TLS."""
+    """As an editor runs it: MCP from standard input over TLS."""
     asked = (
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
         '"clientInfo":{"name":"t","version":"1"}}}\n'

@@ -81,7 +81,7 @@ def test_an_import_that_breaks_off_leaves_the_store_usable(served: Served, http:
 
 def test_exports_that_are_not_read_to_the_end_are_closed(http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/import", content=lines(20_000), headers=NDJSON))
-    for _ in range(12):  # more than there are read connections
+    for _ in range(12):  # More than the number of read connections.
         with http.stream("GET", f"{api}/export") as answer:
             assert answer.status_code == 200
             next(answer.iter_raw())
@@ -109,4 +109,4 @@ def test_others_are_answered_while_an_import_arrives(http: httpx.Client, api: st
 
     assert accepted(http.post(f"{api}/import", content=body(), headers=NDJSON))["nodes_created"] == 5_000
     assert len(seen) > 5
-    assert set(seen) <= {200, 404}  # 404 until the first batch is committed
+    assert set(seen) <= {200, 404}  # 404 until the first batch is committed.

@@ -1,4 +1,4 @@
-"""Exports and imports over REST in the formats of others."""
+"""Exports and imports over REST in foreign formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(http: httpx.Client, api: str) -> str:
 
 
 def assert_nothing_left(served: Served, api: str) -> None:
-    """An answer is there a moment before the server has cleared up after it."""
+    """Assert that temporary files are removed; the response may arrive before that."""
     folder = served.data / f"{api.rpartition('/')[2]}_memory" / "scratch"
     deadline = time.monotonic() + 30
     while folder.exists() and list(folder.iterdir()) and time.monotonic() < deadline:
@@ -69,7 +69,7 @@ def test_links_go_there_and_back(kind: str, http: httpx.Client, written: str) ->
     first, second = (sorted(http.get(f"{api}/export").content.splitlines()) for api in (written, copy))
     assert first == second
     if kind == "graphml":
-        # For others each end is a node.
+        # In other formats each end is a node.
         found = nx.parse_graphml(exported.decode())
         assert {"elsewhere/b", "third/b"} < set(found.nodes)
         assert found.nodes["third/b"] == {"to_graph": "third"}

@@ -1,4 +1,4 @@
-"""What was true when, over HTTP: a memory that is superseded, told of late and corrected, by every way of reading."""
+"""Valid time over HTTP: superseded, late and corrected memories, by every way of reading."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOW = "2026-06-01T00:00:00Z"
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client whose header names the store of the test."""
+    """Client whose header names the test's store."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=30) as client:
         yield client
 
@@ -53,7 +53,7 @@ def versions(of: httpx.Client, memory: str) -> list[Json]:
 
 
 def told(of: httpx.Client, memory: str) -> list[tuple[str, str | None, str | None]]:
-    """What each version says, and the years of its bounds."""
+    """Return the content of each version, and the years of its bounds."""
     return [
         (each["content"], each["valid_from"] and each["valid_from"][:4], each["valid_to"] and each["valid_to"][:4])
         for each in versions(of, memory)
@@ -61,7 +61,7 @@ def told(of: httpx.Client, memory: str) -> list[tuple[str, str | None, str | Non
 
 
 def said(of: httpx.Client, memory: str, moment: str | None = None) -> list[str]:
-    """What a memory says at a moment, as lists tell it."""
+    """Return the content of a memory at a time, from lists."""
     page = accepted(of.get("/api/memories", params={"limit": 1000} | ({"valid_at": moment} if moment else {})))
     return [each["content"] for each in page["memories"] if each["id"].partition("@")[0] == memory]
 
@@ -71,11 +71,11 @@ def moments(**asked: str | int | None) -> Json:
 
 
 def homes(of: httpx.Client, store: str, at_least: int, valid_at: str | None, as_of: int | None = None) -> Ways:
-    """Where Alice lives, by every way to ask."""
+    """Return where Alice lives, by every way of reading."""
     when = moments(valid_at=valid_at, as_of=as_of)
     query: Json = {"query": "where does Alice live", "limit": 20, "at_least": at_least, **when}
     api = f"/api/memory/{store}"
-    # The indexes of a store wait while those of a large one are made.
+    # Indexes of a store wait while those of a large one are built.
     until(lambda: of.post(f"{api}/search", json=query).status_code == HTTPStatus.OK)
     ways = {
         "recall": of.post("/api/v1/recall", json={**query, "touch": False}).json(),
@@ -113,7 +113,7 @@ def test_where_alice_lived_is_told_by_every_way_of_reading(of: httpx.Client, sto
     ):
         ways = homes(of, store, known[-1], moment)
         assert ways == dict.fromkeys(ways, expected), moment
-    # What was known before each step.
+    # As recorded before each step.
     if history == "none":
         refusal(of.post("/api/v1/recall", json={"query": "Alice", "as_of": known[0]}), 409)
         return
@@ -136,12 +136,12 @@ def test_what_begins_later_leaves_the_present_true_until_then(of: httpx.Client) 
     retained(of, "The rate is 4 %.", entity_id="rate", valid_from="2090-01-01T00:00:00Z")
     assert said(of, "rate") == ["The rate is 3 %."]
     assert said(of, "rate", "2091-01-01T00:00:00Z") == ["The rate is 4 %."]
-    # An end in the future, and what begins before it.
+    # A future end, and a start before it.
     retained(of, "The fee is 1 %.", entity_id="fee", valid_from="2020-01-01T00:00:00Z", valid_to="2090-01-01T00:00:00Z")
     retained(of, "The fee is 2 %.", entity_id="fee", valid_from="2024-01-01T00:00:00Z")
     assert said(of, "fee") == ["The fee is 2 %."]
     assert told(of, "fee") == [("The fee is 1 %.", "2020", "2024"), ("The fee is 2 %.", "2024", None)]
-    # An open end in the middle ends where the next begins.
+    # An open end in the middle ends where the next version begins.
     retained(of, "The fee is 0 %.", entity_id="fee", valid_from="2022-01-01T00:00:00Z")
     assert [each[0] for each in told(of, "fee")] == ["The fee is 1 %.", "The fee is 0 %.", "The fee is 2 %."]
     assert said(of, "fee", "2023-01-01T00:00:00Z") == ["The fee is 0 %."]

@@ -1,4 +1,4 @@
-"""What is true in the world when: ending validity, and which reads go by it."""
+"""Valid time over HTTP: ending validity, and the reads that respect it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EDGE = {"from": "hub", "to": "leaf", "relation_type": "R"}
 
 
 def inject(http: httpx.Client, api: str, *nodes: Json, edges: list[Json] | None = None) -> int:
-    """Write nodes and edges; the commit."""
+    """Write nodes and edges; return the commit sequence."""
     return accepted(http.post(f"{api}/inject", json={"nodes": list(nodes), "edges": edges or []}))["sequence"]
 
 
@@ -51,11 +51,11 @@ def searched(http: httpx.Client, api: str, **fields: Any) -> list[str]:
 
 
 def told(http: httpx.Client, api: str, **fields: Any) -> list[str]:
-    """The ids of a context."""
+    """Return the ids of a context."""
     asked = {"query": "mill", "limit": 50, "at_least": 1, **fields}
     answer = http.post(f"{api}/context", json=asked)
     for _ in range(5):
-        # Indexing has a low priority: on a machine that has other things to do it may not get to this store for long.
+        # Indexing has a low priority; on a busy machine it may take long.
         if answer.status_code == 503:
             answer = http.post(f"{api}/context", json=asked)
     return sorted(accepted(answer)["ids"])
@@ -63,13 +63,13 @@ def told(http: httpx.Client, api: str, **fields: Any) -> list[str]:
 
 @pytest.fixture
 def dated(http: httpx.Client, api: str) -> str:
-    """A hub with edges to a leaf, to what is over and what is yet to come; the leaf's edge to a lone node has ended."""
+    """Hub with edges to a leaf, to ended and to future nodes; the leaf's edge to a lone node has ended."""
     return fill(http, api)
 
 
 @pytest.fixture(scope="module")
 def shared(http: httpx.Client) -> str:
-    """The same, for tests that write nothing."""
+    """Store for tests that do not write."""
     return fill(http, "/api/memory/validity")
 
 

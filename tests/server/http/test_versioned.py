@@ -1,4 +1,4 @@
-"""The contract of a versioned store over HTTP: versions put with regard to the one that was seen, and subgraphs."""
+"""The contract of a versioned store over HTTP: optimistic concurrency of puts, and subgraphs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_manual_keeps_both(http: httpx.Client, manual: str, based_on: int) -> No
 
 @pytest.mark.parametrize("based_on", [None, 2, 3])
 def test_a_put_based_on_a_head_settles_it(http: httpx.Client, manual: str, based_on: int | None) -> None:
-    # The same content as one of the heads, too: it says which one is right.
+    # Also with the same content as one of the heads: it decides which one is right.
     found = put(http, manual, id="a", content="three", based_on_version=based_on)["node"]
     assert found["version"] == 4
     assert "conflicts" not in found
