@@ -27,7 +27,7 @@ _ROWS = {
         17 slow event reader → bounded queue, a drop marker, then close
         18 rate exceeded → 429 with Retry-After
     """,
-    "Who may do what": """
+    "Permissions": """
         19 no key → 401 with WWW-Authenticate
         20 unknown, revoked, expired key → the same 401, compared in constant time
         21 read key writes → 403, unchanged
@@ -83,7 +83,7 @@ _ROWS = {
     "MCP": """
         64 unknown tool → -32602
         65 bad arguments → isError with the path
-        66 an exception in a tool → internal error in both eras, no internals
+        66 an exception in a tool → internal error in both protocol revisions, no internals
         67 header and body disagree → 400
         68 unsupported version → 400
         69 one session too many → 503

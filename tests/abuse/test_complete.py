@@ -30,11 +30,11 @@ def rows_with_tests() -> dict[int, list[str]]:
     return found
 
 
-def test_every_row_has_a_test_and_no_test_a_row_that_there_is_not() -> None:
+def test_every_row_has_a_test_and_every_test_a_row() -> None:
     found = rows_with_tests()
     assert sorted(NUMBERS - found.keys()) == [], "rows without a test"
     assert sorted(found.keys() - NUMBERS) == [], "tests of rows that are not in the list"
 
 
-def test_the_list_is_numbered_without_a_gap() -> None:
+def test_rows_are_numbered_without_gaps() -> None:
     assert sorted(NUMBERS) == list(range(1, len(NUMBERS) + 1))

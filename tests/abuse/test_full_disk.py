@@ -78,13 +78,13 @@ def test_writes_are_refused_until_there_is_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse(74)
-def test_an_export_needs_no_room_beside_the_store(tmp_path: Path) -> None:
+def test_export_needs_no_further_disk_space(tmp_path: Path) -> None:
     """`make crash` shows the same on a small disk that is completely full; only root may mount one."""
     with StorePool(settings(tmp_path)) as pool:
         with pool.lease(STORE, create=True) as store:
             submitted(store, batch("a", "b"))
             scratch = store.layout.scratch
             scratch.rmdir() if scratch.is_dir() else None
-            scratch.write_text("in the way of whatever would be written beside the store")
+            scratch.write_text("in the way of any file written next to the store")
         with export(graph_of(pool, STORE)) as stream:
             assert b"".join(stream).count(b'"kind":"node"') == 2

@@ -91,7 +91,7 @@ def secret(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.abuse(47)
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_abuse_47_files_and_other_databases(
+def test_abuse_47_files_and_other_databases_are_forbidden(
     http: httpx.Client, store_api: str, secret: Path, tmp_path: Path, disguise: str
 ) -> None:
     places = {"secret": secret, "target": tmp_path / "out", "folder": tmp_path}
@@ -207,7 +207,7 @@ def test_abuse_52_two_statements(http: httpx.Client, store_api: str, text: str) 
 
 
 @pytest.mark.abuse(52)
-def test_abuse_52_the_second_is_not_run_either(http: httpx.Client, store_api: str) -> None:
+def test_abuse_52_second_statement_is_not_executed(http: httpx.Client, store_api: str) -> None:
     refusal(post(http, store_api, "MATCH (n) RETURN n; MATCH (n) DETACH DELETE n", mode="write"), 400)
 
 
@@ -323,12 +323,14 @@ def test_abuse_63_a_write_without_labels_does_not_reach_own_tables(http: httpx.C
         ({"query": "   "}, "query"),
     ],
 )
-def test_requests_that_are_none(http: httpx.Client, store_api: str, body: dict[str, Any], path: str) -> None:
+def test_invalid_cypher_requests_are_refused(
+    http: httpx.Client, store_api: str, body: dict[str, Any], path: str
+) -> None:
     document = refusal(http.post(f"{store_api}/cypher", json=body), 400)
     assert path in str(document["errors"])
 
 
-def test_only_one_answer_to_a_request_in_pieces(served: Served, store_api: str) -> None:
+def test_chunked_request_gets_one_response(served: Served, store_api: str) -> None:
     body = b'{"query": "RETURN 1"}'
     head = f"POST {store_api}/cypher HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"

@@ -125,7 +125,7 @@ def test_wrong_and_missing_fields_are_named(http: httpx.Client, api: str, batch:
 
 
 @pytest.mark.parametrize("body", ["", "  ", "null", "[]", '"x"', "{", "{}}", "\ufeff[]"])
-def test_bodies_that_are_no_object(http: httpx.Client, api: str, body: str) -> None:
+def test_bodies_must_be_objects(http: httpx.Client, api: str, body: str) -> None:
     refusal(inject(http, api, body.encode()), 400)
 
 

@@ -98,7 +98,7 @@ def test_abuse_33_names_with_a_meaning_elsewhere(served: Served, http: httpx.Cli
 
 
 @pytest.mark.parametrize("name", ["my.project", "a.b.c", "a.-b_", "v1.0", "x.con", "keys.json", "a." + "b" * 62])
-def test_dots_inside_are_taken_everywhere(http: httpx.Client, name: str) -> None:
+def test_dots_within_names_are_accepted(http: httpx.Client, name: str) -> None:
     wrote = accepted(http.post(f"/api/memory/{name}/inject", json=NODE))
     assert accepted(http.get(f"/api/memory/{name}/nodes/a"))["node"]["id"] == "a"
     assert accepted(http.get("/api/memories", params={"store": name}))["memories"] == []

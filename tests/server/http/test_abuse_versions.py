@@ -102,7 +102,7 @@ def test_subgraphs(http: httpx.Client, api: str, rows: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("rows", ["nodes", "edges", "unknown"])
-def test_what_is_no_subgraph(http: httpx.Client, api: str, rows: str) -> None:
+def test_invalid_subgraphs_are_refused(http: httpx.Client, api: str, rows: str) -> None:
     for body in with_each({}, rows):
         answer = post(http, f"{api}/subgraph", body)
         if answer.status_code != 400:
@@ -119,7 +119,7 @@ def test_retiring(http: httpx.Client, api: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("field", KEY)
-def test_retiring_edges_that_are_none(http: httpx.Client, untouched: str, field: str) -> None:
+def test_retiring_invalid_edges_is_refused(http: httpx.Client, untouched: str, field: str) -> None:
     for body in with_each(KEY, field):
         assert post(http, f"{untouched}/edges/retire", body).status_code in {400, 404}
 
@@ -137,7 +137,7 @@ def test_paths(http: httpx.Client, untouched: str, path: str) -> None:
             assert answer.status_code in {400, 404}
 
 
-def test_bodies_that_are_none(http: httpx.Client, untouched: str) -> None:
+def test_invalid_bodies_are_refused(http: httpx.Client, untouched: str) -> None:
     for url in ("nodes", "subgraph", "nodes/x/retire", "edges/retire"):
         for body in ("[]", "null", "3", "{", '{"a":1,"a":2}', "\ufeff[]", '{"kind":"\\ud800"}', "{}{}"):
             assert post(http, f"{untouched}/{url}", body).status_code == 400

@@ -19,7 +19,7 @@ def scrape(http: httpx.Client) -> Scrape:
     return Scrape.read(http.get(http.base_url.join("/metrics")).text)
 
 
-def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
+def test_reads_continue_during_writing_statements(tmp_path: Path) -> None:
     """One statement writes for long, and more of them wait than there are read threads."""
     long = ENDLESS.replace(
         "RETURN count(i + j + k)", "WITH count(i + j + k) AS n CREATE (:Entity {id: 'x', type: 't'})"
@@ -44,7 +44,7 @@ def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
         assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[19]]
 
 
-def test_a_server_stops_under_a_statement(tmp_path: Path) -> None:
+def test_shutdown_interrupts_a_statement(tmp_path: Path) -> None:
     statuses: list[int] = []
 
     def hang(url: str) -> None:

@@ -42,13 +42,13 @@ class _Beside(Placement):
         return f"token of {node}"
 
 
-def test_a_short_answer_that_breaks_off_is_asked_for_again(tmp_path: Path) -> None:
+def test_interrupted_short_forward_is_retried(tmp_path: Path) -> None:
     sent = asyncio.run(_passed_on(tmp_path, SHORT))
     assert [message.get("status") for message in sent] == [HTTPStatus.OK, None]
     assert sent[1]["body"] == b"from here"
 
 
-def test_a_long_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(tmp_path: Path) -> None:
+def test_interrupted_long_forward_is_not_completed(tmp_path: Path) -> None:
     sent: list[Any] = []
     with pytest.raises(Unavailable, match="other"):
         asyncio.run(_passed_on(tmp_path, LONG, sent.append))

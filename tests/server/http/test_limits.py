@@ -52,7 +52,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.abuse(13, 14)
-def test_the_times_that_are_promised() -> None:
+def test_documented_timeouts() -> None:
     """ABUSE 13, 14: within 10 and 30 seconds, the interval between checks included."""
     limits = Limits.from_settings(Settings())
     assert limits.head_timeout + 2 * limits.tick <= 10
@@ -173,7 +173,7 @@ def test_abuse_14_body_that_never_comes(strict: Served) -> None:
             assert reply.problem
 
 
-def test_a_stop_does_not_wait_for_a_body_that_has_stopped_coming(tmp_path: Path) -> None:
+def test_shutdown_does_not_wait_for_a_stalled_body(tmp_path: Path) -> None:
     """Otherwise the stop takes half of the grace period; the client gets a 503."""
     with serving(tmp_path / "data", shutdown_grace=600.0, indexes=False) as stopping, connected(stopping.port) as late:
         late.sendall(post(b"Expect: 100-continue", b"Content-Length: 500"))
@@ -210,7 +210,7 @@ def test_abuse_14_slow_and_steady_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse(14)
-def test_abuse_14_what_progress_is() -> None:
+def test_abuse_14_body_progress() -> None:
     """ABUSE 14: each time window needs 1 kB; earlier bytes do not count."""
     progress = BodyProgress()
     progress.begin(100)
@@ -267,7 +267,7 @@ def test_abuse_15_a_flood_of_connections(tmp_path_factory: pytest.TempPathFactor
         eventually(lambda: send(few.port, get(b"/health", b"Connection: close")).startswith(b"HTTP/1.1 200"))
 
 
-def test_a_connection_that_is_gone_leaves_nothing_to_collect(served: Served) -> None:
+def test_closed_connection_leaves_no_garbage(served: Served) -> None:
     """Over TLS each connection would keep 50 kB until the next collection, which is rare."""
     gc.disable()
     try:
@@ -281,7 +281,7 @@ def test_a_connection_that_is_gone_leaves_nothing_to_collect(served: Served) -> 
         gc.enable()
 
 
-def test_a_client_that_does_not_read_its_answers_is_cut_off(strict: Served, http: httpx.Client) -> None:
+def test_client_that_does_not_read_is_disconnected(strict: Served, http: httpx.Client) -> None:
     nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 20_000} for number in range(300)]
     accepted(http.post(f"{strict.url}/api/memory/unread/inject", json={"nodes": nodes}))
     with socket.socket() as connection:

@@ -105,7 +105,7 @@ def test_requests_are_counted_by_route_template(client: httpx.Client) -> None:
     assert grown("kgserve_answer_bytes_total", route=INJECT) > 100
 
 
-def test_unknown_paths_and_methods_are_one_of_each(client: httpx.Client, watched: Served) -> None:
+def test_unknown_paths_share_one_metric_label(client: httpx.Client, watched: Served) -> None:
     paths = [f"/nowhere/{number}" for number in range(5)]
     for path in paths:
         assert client.get(path).status_code == 404
@@ -128,7 +128,7 @@ def test_refusals_are_counted_by_code(client: httpx.Client, watched: Served) -> 
     eventually(lambda: codes <= scrape(client).by("code", "kgserve_refusals_total").keys())
 
 
-def test_only_open_stores_have_numbers_and_none_is_opened_for_them(client: httpx.Client, watched: Served) -> None:
+def test_metrics_cover_open_stores_only(client: httpx.Client, watched: Served) -> None:
     for name in ("one", "two", "three"):
         accepted(inject(client, name, "a"))
     opened = set(pool_of(watched).open_stores())
@@ -144,7 +144,7 @@ def test_only_open_stores_have_numbers_and_none_is_opened_for_them(client: httpx
     assert (found.value("kgserve_commit_phase_seconds_total", phase="journal") or 0) > 0
 
 
-def test_views_come_to_lag_nothing_behind(client: httpx.Client) -> None:
+def test_view_lag_reaches_zero(client: httpx.Client) -> None:
     accepted(inject(client, "lagging", "a"))
     views = {"keyword", "vector", "past-keyword", "past-vector", "history"}
     assert set(scrape(client).by("view", "kgserve_store_view_lag_commits", store="lagging")) == views
@@ -154,7 +154,7 @@ def test_views_come_to_lag_nothing_behind(client: httpx.Client) -> None:
     assert (scrape(client).value("kgserve_embedded_texts_total", outcome="ok") or 0) >= 1
 
 
-def test_a_check_is_shown(client: httpx.Client, watched: Served) -> None:
+def test_store_check_is_a_metric(client: httpx.Client, watched: Served) -> None:
     accepted(inject(client, "checked", "a"))
     assert scrape(client).value("kgserve_store_last_check_ok", store="checked") is None
     with pool_of(watched).lease("checked") as store:
@@ -170,7 +170,7 @@ def test_a_check_is_shown(client: httpx.Client, watched: Served) -> None:
     assert accepted(client.get("/api/memory/checked/stats"))["history_lag"] >= 0
 
 
-def test_a_scrape_waits_for_no_commit(client: httpx.Client, watched: Served) -> None:
+def test_scrape_does_not_wait_for_commits(client: httpx.Client, watched: Served) -> None:
     accepted(inject(client, "busy", "a"))
     with pool_of(watched).lease("busy") as store, held(store), closing(inject_later(watched, "busy")):
         # The writer may still be finishing the first write; the gauge shows that the second has arrived.
@@ -190,7 +190,7 @@ def inject_later(served: Served, store: str) -> Any:
     return connection
 
 
-def test_calls_of_tools_are_counted(client: httpx.Client) -> None:
+def test_tool_calls_are_counted(client: httpx.Client) -> None:
     def counted() -> list[float]:
         found = scrape(client)
         values = (
@@ -206,7 +206,7 @@ def test_calls_of_tools_are_counted(client: httpx.Client) -> None:
     assert counted() == [value + 1 for value in before]
 
 
-def test_event_streams_are_counted_while_they_are_open_and_are_no_latency(client: httpx.Client) -> None:
+def test_event_streams_are_counted_without_latency(client: httpx.Client) -> None:
     route = "/api/memory/{store}/events"
     accepted(inject(client, "followed", "a"))
     with client.stream("GET", "/api/memory/followed/events") as stream, httpx.Client(base_url=client.base_url) as other:
@@ -217,7 +217,7 @@ def test_event_streams_are_counted_while_they_are_open_and_are_no_latency(client
     assert scrape(client).value("kgserve_request_duration_seconds_count", route=route) == 0
 
 
-def test_a_caller_is_shown_its_own_stores_and_nothing_of_the_server(client: httpx.Client, watched: Served) -> None:
+def test_metrics_of_a_restricted_key(client: httpx.Client, watched: Served) -> None:
     for name in ("mine-1", "theirs"):
         accepted(inject(client, name, "a"))
     seen = Caller("reader", "read", ("mine-*",), "k1")
@@ -229,9 +229,7 @@ def test_a_caller_is_shown_its_own_stores_and_nothing_of_the_server(client: http
     assert shown == {"kgserve_build_info"}
 
 
-def test_the_dashboard_and_the_alerts_name_only_what_there_is(
-    client: httpx.Client, watched: Served, tmp_path: Path
-) -> None:
+def test_dashboard_and_alerts_use_existing_metrics(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
     accepted(inject(client, "charted", "a"))
     pool = pool_of(watched)
     with pool.lease("charted") as store:
@@ -262,7 +260,7 @@ def test_the_dashboard_and_the_alerts_name_only_what_there_is(
     assert all(rule["labels"]["severity"] in ("warning", "critical") for rule in rules)
 
 
-def test_precautions_are_numbers(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
+def test_limits_are_metrics(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
     accepted(inject(client, "kept", "a"))
     before = scrape(client)
     disk = shutil.disk_usage(pool_of(watched).data_dir)
@@ -280,7 +278,7 @@ def test_precautions_are_numbers(client: httpx.Client, watched: Served, tmp_path
     assert scrape(client).value("kgserve_store_engine_lag_commits", store="kept") == 0
 
 
-def test_the_dashboard_is_one_that_grafana_takes() -> None:
+def test_dashboard_is_valid_for_grafana() -> None:
     dashboard = msgspec.json.decode((TOP / "deploy/grafana/kgserve.json").read_bytes())
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= dashboard.keys()
     assert {each["name"] for each in dashboard["templating"]["list"]} == {"datasource", "job", "instance", "store"}

@@ -100,7 +100,7 @@ def operations(admin: httpx.Client) -> list[Asked]:
     ]
 
 
-def test_the_description_says_who_may(operations: list[Asked]) -> None:
+def test_openapi_documents_required_roles(operations: list[Asked]) -> None:
     assert {asked.id for asked in operations} >= PUBLIC | WRITES | ADMINISTERS, "something has another name by now"
     for asked in operations:
         assert (asked.described["security"] == []) is (asked.id in PUBLIC), asked.id
@@ -125,7 +125,7 @@ def test_without_a_key(keyed: Served, operations: list[Asked]) -> None:
 
 @pytest.mark.abuse(21)
 @pytest.mark.parametrize("role", ["read", "write", "admin"])
-def test_with_a_role(role: Role, keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
+def test_operations_by_role(role: Role, keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
     """ABUSE 21: operations above the role of a key are refused without effect."""
     store = f"{role}-store"
     accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
@@ -144,7 +144,7 @@ def test_with_a_role(role: Role, keyed: Served, operations: list[Asked], admin: 
 
 
 @pytest.mark.abuse(22)
-def test_with_the_key_of_another_store(keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
+def test_operations_with_a_key_of_another_store(keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
     """ABUSE 22: not even an administrator of other stores can see a store."""
     accepted(admin.post("/api/memory/secret-store/inject", json=BATCH))
     before = admin.get("/api/memory/secret-store/export").content

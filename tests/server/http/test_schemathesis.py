@@ -63,7 +63,7 @@ def connection() -> Iterator[requests.Session]:
 
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
 @examples(2, times=150)
-def test_every_operation_keeps_its_description(
+def test_every_operation_matches_its_openapi_description(
     case: schemathesis.Case[Any], served: Served, connection: requests.Session
 ) -> None:
     # Schemas cannot express some refusals: a new node without a type, an invalid cursor, 513 bytes of UTF-8.
@@ -105,7 +105,7 @@ def keys(keyed: Served) -> dict[str, dict[str, str]]:
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @made_up.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
 @examples(1, times=40)
-def test_every_caller_gets_what_the_role_allows(
+def test_every_operation_enforces_roles(
     case: schemathesis.Case[Any],
     keyed: Served,
     keys: dict[str, dict[str, str]],

@@ -27,7 +27,7 @@ def _schema(document: dict[str, Any], reference: dict[str, Any]) -> dict[str, An
     return document["components"]["schemas"][name] if name else reference
 
 
-def test_every_write_is_described_with_a_sequence(http: httpx.Client) -> None:
+def test_every_write_documents_its_sequence(http: httpx.Client) -> None:
     document = accepted(http.get("/openapi.json"))
     operations = [each for path in document["paths"].values() for each in path.values() if isinstance(each, dict)]
     writes = {each["operationId"]: each for each in operations if each.get("x-role") in ("write", "admin")}
@@ -42,7 +42,7 @@ def test_every_write_is_described_with_a_sequence(http: httpx.Client) -> None:
     assert len(writes) > 40
 
 
-def test_what_covers_several_stores_has_a_sequence_for_each(http: httpx.Client) -> None:
+def test_multi_store_answers_have_a_sequence_per_store(http: httpx.Client) -> None:
     schemas = accepted(http.get("/openapi.json"))["components"]["schemas"]
     for name in ("StoreBackupAnswer", "RestoredStore", "CypherChanges"):
         assert "sequence" in schemas[name]["required"], name

@@ -95,7 +95,7 @@ def homes(of: httpx.Client, store: str, at_least: int, valid_at: str | None, as_
 
 
 @pytest.mark.parametrize("history", ["all", "none"])
-def test_where_alice_lived_is_told_by_every_way_of_reading(of: httpx.Client, store: str, history: str) -> None:
+def test_valid_time_is_consistent_in_every_read(of: httpx.Client, store: str, history: str) -> None:
     accepted(of.put(f"/api/memory/{store}", json={"history": history}), 201)
     known = [retained(of, **step)["sequence"] for step in STEPS]
     found = versions(of, "home")
@@ -131,7 +131,7 @@ def test_where_alice_lived_is_told_by_every_way_of_reading(of: httpx.Client, sto
             assert ways == dict.fromkeys(ways, expected), (at, moment)
 
 
-def test_what_begins_later_leaves_the_present_true_until_then(of: httpx.Client) -> None:
+def test_future_memory_keeps_the_current_one_until_then(of: httpx.Client) -> None:
     retained(of, "The rate is 3 %.", entity_id="rate", valid_from="2020-01-01T00:00:00Z")
     retained(of, "The rate is 4 %.", entity_id="rate", valid_from="2090-01-01T00:00:00Z")
     assert said(of, "rate") == ["The rate is 3 %."]
@@ -148,7 +148,7 @@ def test_what_begins_later_leaves_the_present_true_until_then(of: httpx.Client) 
     assert said(of, "fee") == ["The fee is 2 %."]
 
 
-def test_of_two_that_begin_at_once_the_later_told_counts(of: httpx.Client) -> None:
+def test_later_write_wins_for_the_same_start(of: httpx.Client) -> None:
     for content in ("one", "two", "three"):
         retained(of, content, entity_id="m", valid_from="2020-01-01T00:00:00Z")
     assert said(of, "m") == said(of, "m", "2021-06-01T00:00:00Z") == ["three"]
@@ -157,7 +157,7 @@ def test_of_two_that_begin_at_once_the_later_told_counts(of: httpx.Client) -> No
     assert told(of, "m") == [("five", "2020", "2021"), ("six", "2021", None)]
 
 
-def test_a_former_version_is_neither_superseded_nor_met_nor_counted(of: httpx.Client) -> None:
+def test_old_versions_are_not_superseded_deduplicated_or_counted(of: httpx.Client) -> None:
     retained(of, "Tea is at four.", entity_id="tea", valid_from="2020-01-01T00:00:00Z")
     retained(of, "Tea is at five.", entity_id="tea", valid_from="2021-01-01T00:00:00Z")
     [former] = [each["id"] for each in versions(of, "tea") if each["id"] != "tea" and each["valid_to"]]
@@ -173,7 +173,7 @@ def test_a_former_version_is_neither_superseded_nor_met_nor_counted(of: httpx.Cl
 
 
 @pytest.mark.parametrize("at_once", [1, 5])
-def test_supersessions_at_once_all_stay_in_one_chain(
+def test_concurrent_supersessions_form_one_chain(
     of: httpx.Client, http: httpx.Client, store: str, at_once: int
 ) -> None:
     retained(of, "state", entity_id="m", valid_from="2000-01-01T00:00:00Z")

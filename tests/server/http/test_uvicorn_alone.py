@@ -185,7 +185,7 @@ def test_uvicorn_alone_does_not_withstand(alone: int, weakness: str) -> None:
     assert WEAKNESSES[weakness](alone)
 
 
-def test_uvicorn_alone_waits_at_a_stop_for_a_body_that_has_stopped() -> None:
+def test_uvicorn_alone_waits_for_a_stalled_body_at_shutdown() -> None:
     """ABUSE 71: until the grace period is over."""
     with serving_alone() as server, connected(port_of(server)) as connection:
         connection.sendall(POST_OF_NINE_BYTES)

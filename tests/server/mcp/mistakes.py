@@ -165,7 +165,7 @@ MISTAKES: list[Mistake] = [
         ("a date without time", {"valid_at": "2026-11-16"}),
         ("as_of now", {"as_of": "now"}),
         ("a store that is not there", {"index": "mistake"}),
-        ("a word that there is not", {"include_content": True}),
+        ("an unknown choice", {"include_content": True}),
     ),
     *_mistakes(
         "get_entity",
@@ -268,7 +268,7 @@ MISTAKES: list[Mistake] = [
         ("a type as label", {"query": "MATCH (p:Person) RETURN p.id"}),
         ("a relation type as label", {"query": "MATCH (a:Entity)-[:KNOWS]->(b:Entity) RETURN a.id, b.id"}),
         ("both, with a name", {"query": "MATCH (a:Person)-[r:KNOWS]->(b:Person) WHERE a.name = 'alice' RETURN b.name"}),
-        ("a property that there is not", {"query": "MATCH (e:Entity) RETURN e.name"}),
+        ("an unknown property", {"query": "MATCH (e:Entity) RETURN e.name"}),
         ("a property in a pattern", {"query": "MATCH (e:Entity {name: 'alice'}) RETURN e.content"}),
         ("cypher for query", {"query": GONE, "cypher": "MATCH (e:Entity) RETURN e.id"}),
         ("params as JSON text", {"query": "MATCH (e:Entity {id: $id}) RETURN e.type", "params": '{"id": "alice"}'}),

@@ -143,7 +143,7 @@ def test_69_one_session_too_many(server: Running, bare: httpx.Client) -> None:
         assert sessions[-1].opening.status_code == 200, "the one that has been idle longest makes room"
         assert not sessions[0].call("list_stores", {})["isError"], "who is in stays in"
         assert bare.delete("/mcp", headers=sessions.pop(1).headers).status_code == 404
-        assert not Stateless(bare).call("list_stores", {})["isError"], "who needs no session is not held up"
+        assert not Stateless(bare).call("list_stores", {})["isError"], "stateless requests are not blocked"
     finally:
         for session in sessions:
             session.end()

@@ -39,7 +39,7 @@ def answer(server: Running, tool: str, **arguments: Any) -> CallToolResult:
 
 
 @pytest.mark.parametrize("detail", [False, True])
-def test_a_walk_goes_on_in_other_stores(linked: Running, *, detail: bool) -> None:
+def test_traversal_continues_in_other_stores(linked: Running, *, detail: bool) -> None:
     asked = {"index": "linked-shop", "start_id": "api", "depth": 2, "detail": detail}
     assert [each["id"] for each in answer(linked, "traverse_knowledge_graph", **asked).structured_content["nodes"]] == [
         "api"

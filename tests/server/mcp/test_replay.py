@@ -98,7 +98,7 @@ def test_resumption_replays_own_session_only(server: Running, bare: httpx.Client
         assert msgspec.json.decode(again.data)["params"]["uri"] == uri
         assert again.id > first.id
     with httpx.Client(base_url=server.url, timeout=1) as http, contextlib.suppress(httpx.ReadTimeout):
-        raise AssertionError(f"another session was told {gone_on(http, other, first.id)}")
+        raise AssertionError(f"another session received {gone_on(http, other, first.id)}")
     one.end()
     other.end()
 
