@@ -1,4 +1,4 @@
-"""Runs the abuse list and prints a table by number: `python -m tests.abuse [OPTIONS OF PYTEST]`."""
+"""Run the abuse list and print a table by number: `python -m tests.abuse [OPTIONS OF PYTEST]`."""
 
 from __future__ import annotations
 

@@ -9,5 +9,5 @@ from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[r
 
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
-    """How often a server is killed: as often as the list says when it is run by itself, and a few times else."""
+    """Number of times to kill a server: as in the abuse list when that runs alone, otherwise a few times."""
     return cast("int", request.config.getoption("--kills", 2))

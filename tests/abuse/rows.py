@@ -1,8 +1,7 @@
-"""The abuse list: what bad input and bad luck must get, by number.
+"""Abuse list: required results for invalid input and failures, by number.
 
-In every row nothing acknowledged is lost, nothing unacknowledged is half there, and the process keeps answering. What
-is refused is answered with a problem document whose type does not change. Tests say with ``pytest.mark.abuse`` which
-rows they show.
+In every row no acknowledged write is lost, no unacknowledged write is partly applied, and the process keeps answering.
+Refusals are problem documents with a stable type. Tests declare the rows that they cover with ``pytest.mark.abuse``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ROWS = {
         17 slow event reader → bounded queue, a drop marker, then close
         18 rate exceeded → 429 with Retry-After
     """,
-    "Who may do what": """
+    "Permissions": """
         19 no key → 401 with WWW-Authenticate
         20 unknown, revoked, expired key → the same 401, compared in constant time
         21 read key writes → 403, unchanged
@@ -84,7 +83,7 @@ _ROWS = {
     "MCP": """
         64 unknown tool → -32602
         65 bad arguments → isError with the path
-        66 an exception in a tool → internal error in both eras, no internals
+        66 an exception in a tool → internal error in both protocol revisions, no internals
         67 header and body disagree → 400
         68 unsupported version → 400
         69 one session too many → 503
@@ -108,5 +107,5 @@ def _read() -> dict[str, dict[int, str]]:
 
 
 PARTS: dict[str, dict[int, str]] = _read()
-"""The words of each row by number, by part of the list."""
+"""Text of each row by number, by part of the list."""
 NUMBERS: frozenset[int] = frozenset(number for rows in PARTS.values() for number in rows)

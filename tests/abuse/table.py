@@ -1,4 +1,4 @@
-"""A pytest plugin that prints the abuse list with what came of each row's tests."""
+"""Pytest plugin that prints the abuse list with the results of each row's tests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WORDS = 76
 
 
 class Row(msgspec.Struct):
-    """What the tests of one row came to; ``seconds`` is the time that all of them took together."""
+    """Results of the tests of one row; ``seconds`` is their total time."""
 
     outcomes: Counter[str] = msgspec.field(default_factory=Counter[str])
     seconds: float = 0.0
 
     @property
     def verdict(self) -> str:
-        """One word for the row. A row whose tests were all skipped was not shown."""
+        """Result of the row; a row whose tests were all skipped counts as skipped."""
         for outcome in ("failed", "passed", "skipped"):
             if self.outcomes[outcome]:
                 return outcome
@@ -32,24 +32,24 @@ _rows: defaultdict[int, Row] = defaultdict(Row)
 
 
 def numbers_of(item: pytest.Item) -> list[int]:
-    """The rows that a test shows."""
+    """Return the rows that a test covers."""
     return sorted({number for mark in item.iter_markers(MARK) for number in mark.args})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What takes long is done in full here, and less often among all other tests."""
+    """Add the option for slow tests, which run in full here and less often in the whole suite."""
     parser.addoption("--kills", type=int, default=50, help="how often row 72 kills a server (default 50)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the tests of the list, and write on each which rows it shows: its report takes that to the main process."""
+    """Keep the tests of the list, and record the rows of each for its report in the main process."""
     for item in items:
         item.user_properties += [(MARK, number) for number in numbers_of(item)]
     items[:] = [item for item in items if numbers_of(item)]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Enter a test in its rows; set-up and tear-down count when they went wrong, and with their time."""
+    """Add a test's result to its rows; setup and teardown count if they failed, and with their time."""
     numbers = {int(str(value)) for name, value in report.user_properties if name == MARK}
     for number in numbers:
         _rows[number].seconds += report.duration

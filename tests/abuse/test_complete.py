@@ -12,14 +12,14 @@ MARK = "pytest.mark.abuse"
 
 
 def marked(node: ast.AST) -> Iterator[int]:
-    """The numbers on a test, or on a parametrized case of it."""
+    """Yield the row numbers of a test and of its parametrized cases."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == MARK:
             yield from (ast.literal_eval(argument) for argument in call.args)
 
 
 def rows_with_tests() -> dict[int, list[str]]:
-    """The names of the tests of each number."""
+    """Return the names of the tests of each row."""
     found: dict[int, list[str]] = {}
     for path in sorted((TOP / "tests").rglob("test_*.py")):
         for node in ast.parse(path.read_text()).body:
@@ -30,11 +30,11 @@ def rows_with_tests() -> dict[int, list[str]]:
     return found
 
 
-def test_every_row_has_a_test_and_no_test_a_row_that_there_is_not() -> None:
+def test_every_row_has_a_test_and_every_test_a_row() -> None:
     found = rows_with_tests()
     assert sorted(NUMBERS - found.keys()) == [], "rows without a test"
     assert sorted(found.keys() - NUMBERS) == [], "tests of rows that are not in the list"
 
 
-def test_the_list_is_numbered_without_a_gap() -> None:
+def test_rows_are_numbered_without_gaps() -> None:
     assert sorted(NUMBERS) == list(range(1, len(NUMBERS) + 1))

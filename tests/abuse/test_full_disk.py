@@ -1,4 +1,4 @@
-"""A disk without room: row 74 of the abuse list."""
+"""Full disk: row 74 of the abuse list."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FULL = "urn:kgserve:error:storage_full"
 
 @contextmanager
 def no_file_beyond(pid: int, size: int) -> Generator[None]:
-    """No file of a process may grow beyond so many bytes: to it, that is a disk without room."""
+    """Limit the size of all files of a process, which has the effect of a full disk."""
     _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))
     try:
@@ -40,7 +40,7 @@ def write(client: Client, name: str, size: int) -> Reply:
 
 
 def assert_readable(client: Client, kept: set[str], *, statements: bool = True) -> None:
-    """Everything can be read; ``statements`` may be refused while the engine's file has no room."""
+    """Assert that all data can be read; ``statements`` may be refused while the engine's file cannot grow."""
     assert {line["id"] for line in client.export(STORE)} == kept
     assert client.call("GET", f"/api/memory/{STORE}/nodes/n0")["node"]["id"] == "n0"
     assert client.call("POST", f"/api/memory/{STORE}/traverse", {"start_id": "n0"})["nodes"]
@@ -56,7 +56,7 @@ def test_writes_are_refused_until_there_is_room(tmp_path: Path) -> None:
         for number in range(3):
             assert write(client, f"n{number}", 1_000).status == 200
             kept.add(f"n{number}")
-        # What the engine's processes come from is begun by the first statement, and hands its own limits down to them.
+        # The first statement starts the fork server of the engine, which passes its own limits to its processes.
         client.call("PUT", "/api/memory/other")
         client.call("POST", "/api/memory/other/cypher", {"query": "RETURN 1"})
         journal = client.call("GET", f"/api/memory/{STORE}/stats")["journal_bytes"]
@@ -78,13 +78,13 @@ def test_writes_are_refused_until_there_is_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse(74)
-def test_an_export_needs_no_room_beside_the_store(tmp_path: Path) -> None:
-    """`make crash` shows the same on a small disk that is full to the last byte; only root may mount one."""
+def test_export_needs_no_further_disk_space(tmp_path: Path) -> None:
+    """`make crash` shows the same on a small disk that is completely full; only root may mount one."""
     with StorePool(settings(tmp_path)) as pool:
         with pool.lease(STORE, create=True) as store:
             submitted(store, batch("a", "b"))
             scratch = store.layout.scratch
             scratch.rmdir() if scratch.is_dir() else None
-            scratch.write_text("in the way of whatever would be written beside the store")
+            scratch.write_text("in the way of any file written next to the store")
         with export(graph_of(pool, STORE)) as stream:
             assert b"".join(stream).count(b'"kind":"node"') == 2

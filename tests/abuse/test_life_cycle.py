@@ -1,4 +1,4 @@
-"""The server process among other processes: rows 71, 72 and 77 of the abuse list."""
+"""Server process lifecycle: rows 71, 72 and 77 of the abuse list."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 6
 
 
 class Following(threading.Thread):
-    """Reads an event stream to its end."""
+    """Reader of an event stream until its end."""
 
     def __init__(self, port: int, store: str) -> None:
         super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class Following(threading.Thread):
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """What a store must hold in the end, also in the eyes of the doctor."""
+    """Expected content of a store, checked with the doctor as well."""
     ledger = Ledger("abused")
     yield ledger
     tally = Tally("at the end")
@@ -50,7 +50,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def assert_whole(client: Client, ledger: Ledger) -> None:
-    """All that was acknowledged is there, nothing is there in part, and all that a store keeps agrees."""
+    """Assert that all acknowledged data exists, none partly, and that all files of the store agree."""
     assert ledger.verify(export_when_open(client, ledger.store)) == []
     assert disagreements(client, ledger.store) == []
 
@@ -63,7 +63,7 @@ def test_sigterm_in_mid_write_with_an_event_stream_open(tmp_path: Path, ledger: 
         with Writers(server.port, ledger, "writers") as writers:
             until(lambda: ledger.acknowledged > 40)
             begun = time.monotonic()
-            server.stop()  # with SIGTERM; the exit code must be 0
+            server.stop()  # Stopped with SIGTERM; the exit code must be 0.
             took = time.monotonic() - begun
         assert writers.unexpected == [], "only 503 and closed connections may meet a writer"
         following.join(PATIENCE)
@@ -113,9 +113,9 @@ def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
                 write(client, name, f"n{turn}")
         assert set(states(client)) == set(names)
         until(lambda: [name for name, state in states(client).items() if state == "open"] == names[-3:])
-        write(client, names[3], "last")  # had been the next to go; now that is the one after it
+        write(client, names[3], "last")  # That store was the next to be closed; now it is the following one.
         write(client, names[0], "last")
-        # Which third one stays depends on which is just being tended.
+        # Which third store stays open depends on current maintenance.
         until(
             lambda: (
                 {*names[::3]} < (now := {n for n, state in states(client).items() if state == "open"}) and len(now) == 3

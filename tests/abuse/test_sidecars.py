@@ -1,4 +1,4 @@
-"""Files beside the journal that are damaged or gone: row 76 of the abuse list."""
+"""Damaged or deleted sidecar files: row 76 of the abuse list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 6
 
 
 def sidecars(root: Path) -> Iterator[Path]:
-    """All files of a store but its journal."""
+    """Return all files of a store except its journal."""
     return (path for path in sorted(root.rglob("*")) if path.is_file() and "journal" not in path.parts)
 
 
@@ -30,7 +30,7 @@ def cut(path: Path) -> None:
 
 
 def garbled(path: Path) -> None:
-    """Every byte but the first few is another: it looks like what it was."""
+    """Change every byte except the first few, so that the file keeps its type."""
     content = path.read_bytes()
     path.write_bytes(content[:16] + bytes(byte ^ 0x5A for byte in content[16:]))
 
@@ -40,7 +40,7 @@ DAMAGES: tuple[Callable[[Path], None], ...] = (deleted, cut, garbled)
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """The data folder of a server that has stopped, and what its store exports."""
+    """Data folder of a stopped server, and the export of its store."""
     data = tmp_path_factory.mktemp("whole") / "data"
     with Server(data, QUICK) as server, server.client() as client:
         for turn in range(3):
@@ -78,7 +78,7 @@ def test_all_sidecar_files_at_once(filled: tuple[Path, list[str]], tmp_path: Pat
 
 
 def assert_whole(client: Client, store: str, exported: list[str]) -> None:
-    """All is there, is found, and had its former states; and the store takes what is new."""
+    """Assert that all data and former states are found, and that the store accepts writes."""
     assert sorted(map(repr, client.export(store))) == exported
     search = {"query": "text 8 of turn 2", "at_least": 4}
     assert client.call("POST", f"/api/memory/{store}/search", search)["hits"][0]["node"]["id"] == "n8"

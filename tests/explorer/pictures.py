@@ -59,7 +59,7 @@ def main() -> None:
         settled(page)
         page.get_by_role("button", name="Compare").click()
         page.get_by_role("region", name="Compare").get_by_role("slider", name="From").fill("14")
-        page.get_by_text("Gone: 1 node").wait_for()
+        page.get_by_text("Deleted: 1 node").wait_for()
         settled(page)
         page.screenshot(path=DOCS / "explorer-compare.png")
         page = looking.at("#/novels?valid_at=any", viewport=SIZE)

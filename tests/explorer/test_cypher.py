@@ -31,7 +31,7 @@ def test_a_statement_as_table_json_graph_and_csv(looking: Looking, books: str) -
     pane.get_by_role("tab", name="JSON").click()
     expect(pane.get_by_role("tabpanel")).to_contain_text('"_label": "Entity"')
     pane.get_by_role("tab", name="Graph").click()
-    expect(pane.get_by_role("tabpanel")).to_contain_text("are on the canvas")
+    expect(pane.get_by_role("tabpanel")).to_contain_text("are selected on the canvas")
     with page.expect_download() as saved:
         pane.get_by_role("button", name="All rows as CSV").click()
     assert len(Path(saved.value.path()).read_text().strip().splitlines()) == 4

@@ -95,7 +95,7 @@ def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: Looking
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
     page.keyboard.press("?")
     keys = page.get_by_role("dialog", name="Keys and help")
-    expect(keys).to_contain_text("expand the node")
+    expect(keys).to_contain_text("expand or collapse the node")
     page.keyboard.press("Escape")
     expect(keys).to_be_hidden()
     page.keyboard.press("c")

@@ -15,7 +15,7 @@ def test_a_small_store_is_shown_whole_and_named(looking: Looking, books: str) ->
     assert drawn(page) == 7
     types = page.get_by_role("region", name="Types")
     expect(types.get_by_role("checkbox", name="book")).to_be_checked()
-    expect(types).to_contain_text("The store holds 7 nodes and 7 edges.")
+    expect(types).to_contain_text("The store contains 7 nodes and 7 edges.")
     types.get_by_role("checkbox", name="book").uncheck()
     expect(page.get_by_role("listbox", name="Graph of 4 nodes")).to_be_visible()
     types.get_by_role("button", name="Another colour for place").click()
@@ -25,7 +25,7 @@ def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: Looking, bo
     page = looking.graph(books, "?valid_at=any")
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
-    page.get_by_label("How to search").select_option("keyword")
+    page.get_by_label("Search mode").select_option("keyword")
     page.get_by_role("searchbox").fill("sea")
     page.keyboard.press("Enter")
     hit = page.get_by_role("region", name="Results").get_by_role("button", name="A second chance by the sea")
@@ -120,7 +120,7 @@ def test_what_is_too_much_is_said_with_filters_and_never_hangs(
     page = looking.graph(store)
     assert 0 < drawn(page) <= 300
     types = page.get_by_role("region", name="Types")
-    expect(types).to_contain_text("5,100 nodes are more than the 5,000 that are drawn")
+    expect(types).to_contain_text("5,100 nodes exceed the limit of 5,000 on the canvas")
     before = drawn(page)
     types.get_by_role("button", name="Show more").click()
     expect(page.get_by_role("listbox", name=f"Graph of {before} nodes")).to_be_hidden()

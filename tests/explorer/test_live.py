@@ -58,7 +58,7 @@ def test_a_store_that_is_dropped_while_it_is_open_says_so(
     expect(page.get_by_role("button", name="Delete", exact=True)).to_have_count(0)
     expect(page.get_by_text("● live")).to_have_count(0)
     inject(http, api, node("emma", "book", "Made again"))
-    page.get_by_role("button", name="Look again").click()
+    page.get_by_role("button", name="Refresh").click()
     expect(page.get_by_role("listbox", name="Graph of 1 node")).to_be_visible()
     page.get_by_role("link", name="kgserve").click()
     expect(page.get_by_role("heading", name="Stores")).to_be_visible()

@@ -46,18 +46,18 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(looking: Looking, htt
     accepted(http.post("/api/memories/batch", params={"store": store}, json={"memories": MEMORIES}))
     page = looking.graph(store, "?node=tomato")
     details = page.get_by_role("region", name="Details")
-    expect(details.get_by_role("img", name="0.80 by now, 0.80 when last used")).to_be_visible()
+    expect(details.get_by_role("img", name="0.80 now, 0.80 when last used")).to_be_visible()
     expect(details).to_contain_text("2 fact")
     details.get_by_role("button", name="Gardening at home").first.click()
     expect(details.get_by_role("heading", name="Gardening at home")).to_be_visible()
-    expect(details.get_by_text("Above")).to_be_visible()
+    expect(details.get_by_text("Children", exact=True)).to_be_visible()
     accepted(http.put("/api/memories/tomato", params={"store": store}, json={"parent_id": ""}))
-    expect(details.get_by_text("Above")).to_be_hidden()
+    expect(details.get_by_text("Children", exact=True)).to_be_hidden()
     expect(page.get_by_role("slider", name="As of")).to_be_visible()
     page.keyboard.press("[")
-    expect(details.get_by_text("Above")).to_be_visible()
+    expect(details.get_by_text("Children", exact=True)).to_be_visible()
     page.keyboard.press("]")
-    expect(details.get_by_text("Above")).to_be_hidden()
+    expect(details.get_by_text("Children", exact=True)).to_be_hidden()
     used = accepted(http.get("/api/memories/tomato", params={"store": store, "touch": False}))["access_count"]
     assert used == 0, "looking is no use of a memory"
     page.get_by_role("button", name="Memories").click()
@@ -69,8 +69,8 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(looking: Looking, htt
     expect(run.get_by_text("New concept")).to_be_visible()
     run.get_by_role("button", name="Accept").first.click()
     expect(run.get_by_text("accepted")).to_be_visible()
-    run.get_by_role("button", name="Take this run back").click()
-    expect(page.get_by_text("taken back")).to_be_attached()
+    run.get_by_role("button", name="Undo this run").click()
+    expect(page.get_by_text("undone")).to_be_attached()
 
 
 def test_nodes_of_other_stores_are_drawn_apart_and_followed_on_demand(

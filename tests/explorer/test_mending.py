@@ -18,7 +18,7 @@ def test_an_edit_is_a_version_based_on_what_was_seen(
     window = page.get_by_role("dialog", name="Edit emma")
     window.get_by_label("Attributes").fill("{broken")
     window.get_by_role("button", name="Save").click()
-    expect(window.get_by_role("alert")).to_contain_text("This is no JSON")
+    expect(window.get_by_role("alert")).to_contain_text("Invalid JSON")
     window.get_by_label("Attributes").fill('{"pages": 474}')
     window.get_by_label("Content").fill("Corrected by hand")
     window.get_by_role("button", name="Save").click()
@@ -37,7 +37,7 @@ def test_two_who_write_at_once_see_both_sides(looking: Looking, http: httpx.Clie
     window.get_by_label("Content").fill("Mine")
     theirs = {"id": "persuasion", "type": "book", "content": "Theirs", "based_on_version": 1}
     accepted(http.post(f"{api}/nodes", json=theirs))
-    expect(window.get_by_text("Somebody has meanwhile written version 2.")).to_be_visible()
+    expect(window.get_by_text("Another caller has written version 2.")).to_be_visible()
     window.get_by_role("button", name="Save").click()
     both = page.get_by_role("dialog", name="Two versions of persuasion")
     expect(both.get_by_role("region", name="Version 3")).to_contain_text("Mine")
@@ -57,7 +57,7 @@ def test_what_was_written_before_events_came_is_seen_as_soon_as_they_do(
         window = page.get_by_role("dialog", name="Edit persuasion")
         accepted(http.post(f"{api}/nodes", json={"id": "persuasion", "type": "book", "content": "Theirs"}))
     assert late
-    expect(window.get_by_text("Somebody has meanwhile written version 2.")).to_be_visible()
+    expect(window.get_by_text("Another caller has written version 2.")).to_be_visible()
 
 
 def test_retiring_and_deleting(looking: Looking, http: httpx.Client, books: str, api: str) -> None:

@@ -1,4 +1,4 @@
-"""Callers share threads, and who writes much leaves something to others."""
+"""Thread sharing between callers, and throttling of writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shares() -> tuple[FairThreadPool, Quota]:
     return FairThreadPool(THREADS, EACH, queue), queue
 
 
-def test_a_caller_with_much_to_do_leaves_threads_to_others() -> None:
+def test_busy_caller_leaves_threads_to_others() -> None:
     free, begun = threading.Event(), threading.Semaphore(0)
 
     def hold() -> str:
@@ -52,7 +52,7 @@ def test_a_caller_with_much_to_do_leaves_threads_to_others() -> None:
     asyncio.run(run())
 
 
-def test_who_sends_too_many_is_told_to_come_again() -> None:
+def test_queue_quota_refuses_with_retry_after() -> None:
     free = threading.Event()
 
     async def run() -> None:
@@ -71,7 +71,7 @@ def test_who_sends_too_many_is_told_to_come_again() -> None:
     asyncio.run(run())
 
 
-def test_who_has_asked_may_be_looked_at_from_any_thread() -> None:
+def test_active_callers_is_thread_safe() -> None:
     callers, over = ActiveCallers(), threading.Event()
 
     def look() -> None:
@@ -92,7 +92,7 @@ def test_who_has_asked_may_be_looked_at_from_any_thread() -> None:
         sys.setswitchinterval(before)
 
 
-def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_callers_are_active(monkeypatch: pytest.MonkeyPatch) -> None:
     callers = ActiveCallers()
     assert not callers.are_several()
     callers.asks("one")
@@ -109,7 +109,7 @@ def test_several_have_asked_once_there_are_two(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Writers:
-    """Writes of one caller that go on until they are told to end; who has begun is noted, in order."""
+    """Concurrent writes of one caller that run until they are ended; records the order in which they start."""
 
     def __init__(self) -> None:
         self.callers, self.queue = ActiveCallers(), Quota("requests", OPEN, "of your requests wait")
@@ -119,7 +119,7 @@ class Writers:
         self._news = asyncio.Event()
 
     async def begin(self, count: int) -> list[asyncio.Task[None]]:
-        """So many more."""
+        """Start further writes."""
         first = len(self._ends)
         self._ends += [asyncio.Event() for _ in range(count)]
         tasks = [asyncio.create_task(self._write(number)) for number in range(first, first + count)]
@@ -127,7 +127,7 @@ class Writers:
         return tasks
 
     async def end(self, *numbers: int) -> None:
-        """Have some end, and those that come after them begin."""
+        """End some writes, and let waiting ones start."""
         for number in numbers:
             self._ends[number].set()
         async with asyncio.timeout(PATIENCE):
@@ -142,7 +142,7 @@ class Writers:
             await self._ends[number].wait()
 
 
-def test_who_writes_much_at_once_does_so_a_few_at_a_time_while_others_ask() -> None:
+def test_write_throttle_limits_concurrent_writes() -> None:
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("many")
@@ -156,7 +156,7 @@ def test_who_writes_much_at_once_does_so_a_few_at_a_time_while_others_ask() -> N
         assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         for number in range(len(tasks)):
             await writers.end(number)
-            # One after the other, in the order in which they came.
+            # In order of arrival.
             assert writers.begun == [*range(min(number + MAX_CONCURRENT_WRITES + 1, len(tasks)))]
         await asyncio.gather(*tasks)
         await asyncio.sleep(0)
@@ -165,7 +165,7 @@ def test_who_writes_much_at_once_does_so_a_few_at_a_time_while_others_ask() -> N
     asyncio.run(run())
 
 
-def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
+def test_write_slot_pauses_in_proportion_to_other_callers() -> None:
     async def run() -> None:
         writers, loop = Writers(), asyncio.get_running_loop()
         tasks = await writers.begin(0)
@@ -183,7 +183,7 @@ def test_a_place_rests_as_long_as_it_was_taken_for_each_other_caller() -> None:
     asyncio.run(run())
 
 
-def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_throttle_delay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_WRITE_WAIT_SECONDS", 0.02)
 
     async def run() -> None:
@@ -192,16 +192,14 @@ def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) ->
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 2)
         assert writers.begun == [*range(MAX_CONCURRENT_WRITES)]
         async with asyncio.timeout(PATIENCE):
-            while len(writers.begun) < len(tasks):  # though none of those before has ended
+            while len(writers.begun) < len(tasks):  # None of the earlier ones has ended.
                 writers._news.clear()
                 await writers._news.wait()
         [late] = await writers.begin(1)
         for each in writers._ends[:2]:
             each.set()
         await asyncio.gather(*tasks[:2])
-        assert writers.turns._taken["many"] <= MAX_CONCURRENT_WRITES + 1, (
-            "places beyond those that there are go away again"
-        )
+        assert writers.turns._taken["many"] <= MAX_CONCURRENT_WRITES + 1, "additional slots are removed again"
         for each in writers._ends:
             each.set()
         await asyncio.gather(*tasks, late)
@@ -213,12 +211,12 @@ def test_none_waits_for_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
-def test_all_go_on_once_nobody_else_asks() -> None:
+def test_write_throttle_ends_without_other_callers() -> None:
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("other")
         tasks = await writers.begin(MAX_CONCURRENT_WRITES + 3)
-        writers.callers._asked["other"] -= 2 * ACTIVE_CALLER_SECONDS
+        writers.callers._last_request["other"] -= 2 * ACTIVE_CALLER_SECONDS
         await writers.end(0)
         await asyncio.sleep(0)
         assert writers.begun == [*range(len(tasks))]
@@ -234,7 +232,7 @@ def test_all_go_on_once_nobody_else_asks() -> None:
     asyncio.run(run())
 
 
-def test_who_leaves_while_waiting_takes_no_place_along() -> None:
+def test_cancelled_write_releases_its_slot() -> None:
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("other")
@@ -246,7 +244,7 @@ def test_who_leaves_while_waiting_takes_no_place_along() -> None:
         writers._ends[1].set()
         while not place.done():  # noqa: ASYNC110  # to be there before the write goes on
             await asyncio.sleep(0)
-        # It has been given a place, and leaves before it can take it.
+        # Its slot was assigned, and it is cancelled before it can use it.
         tasks[-1].cancel()
         await asyncio.gather(*tasks[-1:], return_exceptions=True)
         assert (writers.turns._taken, writers.turns._waiting) == ({"many": MAX_CONCURRENT_WRITES - 1}, {})
@@ -258,7 +256,7 @@ def test_who_leaves_while_waiting_takes_no_place_along() -> None:
     asyncio.run(run())
 
 
-def test_no_more_wait_to_write_than_may() -> None:
+def test_waiting_writes_count_to_the_queue_quota() -> None:
     async def run() -> None:
         writers = Writers()
         writers.callers.asks("other")

@@ -43,7 +43,7 @@ from kgserve.server.mcp.memory_tools import Recall
 from kgserve.server.mcp.replies import ToolReply, counted, present
 from kgserve.server.mcp.search_tools import ContextArguments, Search, SearchBatch
 from kgserve.server.mcp.tool import Tool
-from kgserve.server.mcp.toolsets import TOOLS, _listed, called, chosen
+from kgserve.server.mcp.toolsets import TOOLS, called, chosen, list_tools_result
 from kgserve.server.mcp.version_tools import conflict_reply
 from kgserve.server.proxy import NodeProxy
 
@@ -265,7 +265,7 @@ class ToolCaller:
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Return the tools that the connection selected, on one page. Raises MCPError for an unknown toolset."""
         try:
-            return _listed(_wished(context).tools)
+            return list_tools_result(_wished(context).tools)
         except errors.InvalidInput as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
 

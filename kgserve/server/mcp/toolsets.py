@@ -130,11 +130,12 @@ def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
 
 
 @lru_cache(64)
-def _listed(tools: str) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[_described(tool) for tool in chosen(tools)])
+def list_tools_result(tools: str) -> types.ListToolsResult:
+    """Return the answer to tools/list for comma-separated toolsets and tool names. Raises InvalidInput."""
+    return types.ListToolsResult(tools=[_describe_tool(tool) for tool in chosen(tools)])
 
 
-def _described(tool: Tool[Any]) -> types.Tool:
+def _describe_tool(tool: Tool[Any]) -> types.Tool:
     reads = tool.effect == "reads" and not tool.writes_with
     # Both hints are meaningful for tools that write only.
     writing = {

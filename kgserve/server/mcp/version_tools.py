@@ -142,11 +142,11 @@ def _put_reply(found: PutNodeAnswer, _given: PutNode, _store: str) -> ToolReply:
         hints.append(f"now empty, because they were omitted: {', '.join(found.cleared)}")
     effects = {"replaced_version": found.replaced_version, "cleared": found.cleared}
     text = f"{done} at version {node.version}{node_facts(node)}. Sequence {found.sequence}."
-    values = {"ok": True, **_written(node), "created": found.created, "sequence": found.sequence}
+    values = {"ok": True, **written_values(node), "created": found.created, "sequence": found.sequence}
     return ToolReply(text, values | {name: value for name, value in effects.items() if value}, hint="; ".join(hints))
 
 
-def _written(node: answers.Node) -> dict[str, Any]:
+def written_values(node: answers.Node) -> dict[str, Any]:
     """Return the written node with its version and the beginning of its content."""
     return {"node": {"version": node.version, **item(node, detail=False)}}
 
@@ -160,7 +160,7 @@ def conflict_reply(error: ConflictManual) -> ToolReply:
         f"with yours, and put_node the result with id={quoted(node.id)} and based_on_version={node.version}. "
         "Until then all of these versions are kept"
     )
-    values = {"ok": False, **_written(node), "created": False, "sequence": node.sequence}
+    values = {"ok": False, **written_values(node), "created": False, "sequence": node.sequence}
     return ToolReply(f"conflict_manual: {error}.", values, hint=hint)
 
 

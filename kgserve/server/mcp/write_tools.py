@@ -46,7 +46,7 @@ from kgserve.server.mcp.replies import (
 )
 from kgserve.server.mcp.tool import Tool
 from kgserve.server.mcp.values import first_fitting
-from kgserve.server.mcp.version_tools import _written
+from kgserve.server.mcp.version_tools import written_values
 
 _When = Annotated[str, Meta(max_length=64)] | None
 _MAX_SHOWN_SKIPPED = 20
@@ -277,7 +277,12 @@ def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) 
 @present.register
 def _merged_reply(found: MergeAnswer, _given: MergeEntities, _store: str) -> ToolReply:
     named = f"{quoted(found.id)} into {quoted(found.into)}"
-    values: dict[str, Any] = {"id": found.id, "into": found.into, "changed": found.changed, **_written(found.node)}
+    values: dict[str, Any] = {
+        "id": found.id,
+        "into": found.into,
+        "changed": found.changed,
+        **written_values(found.node),
+    }
     if not found.changed:
         return ToolReply(f"Merged {named} already; nothing changed.", values)
     counts = {"edges_moved": found.edges_moved, "edges_dropped": found.edges_dropped + found.loops_dropped}
@@ -297,7 +302,7 @@ def _unmerged_reply(found: UnmergeAnswer, _given: MergeEntities, _store: str) ->
     text = (
         f"Unmerged {quoted(found.id)} from {quoted(found.out_of or '')}, with {counted(found.edges_restored, 'edge')}"
     )
-    values = {"id": found.id, "out_of": found.out_of, "changed": True, **_written(found.node)}
+    values = {"id": found.id, "out_of": found.out_of, "changed": True, **written_values(found.node)}
     values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
     lost = [f"{arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_MAX_SHOWN_SKIPPED]]
     hint = f"not restored: {'; '.join(lost)}" if lost else ""

@@ -1,4 +1,4 @@
-"""Asking in Cypher over HTTP."""
+"""Cypher queries over HTTP."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def ask(http: httpx.Client, api: str, query: str, **more: Any) -> dict[str, Any]
 
 
 def values(http: httpx.Client, api: str, query: str, **more: Any) -> list[Any]:
-    """The only row."""
+    """Return the only row."""
     [row] = ask(http, api, query, **more)["rows"]
     return row

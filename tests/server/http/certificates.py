@@ -1,4 +1,4 @@
-"""Certificates as files, made on the spot."""
+"""Self-signed certificates as files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trustme
 
 
 class Files(NamedTuple):
-    """A certificate with its chain, its key, and whom to trust for it."""
+    """Certificate chain, key and trusted authority."""
 
     cert: Path
     key: Path
@@ -18,7 +18,7 @@ class Files(NamedTuple):
 
 
 def certificate(folder: Path, name: str = "127.0.0.1", days: int = 90) -> Files:
-    """A certificate for ``name`` that is valid for so many days from now."""
+    """Create a certificate for ``name`` that is valid for ``days`` days."""
     folder.mkdir(parents=True, exist_ok=True)
     files = Files(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
     now = datetime.now(UTC)

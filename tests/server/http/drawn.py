@@ -1,4 +1,4 @@
-"""A store beside a plain model of it, written at random, and what the model would draw."""
+"""A randomly written store with a plain model of it, and the expected answers of graph drawing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DrawnEdge(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """The rows as of one commit."""
+    """Rows as of one commit."""
 
     nodes: dict[str, DrawnNode] = {}
     edges: dict[Key, DrawnEdge] = {}
@@ -47,7 +47,7 @@ class State(msgspec.Struct):
 
 
 class Picture(msgspec.Struct):
-    """What an answer comes to, whatever its places."""
+    """Content of an answer, independent of positions."""
 
     nodes: list[str]
     edges: set[Key]
@@ -56,7 +56,7 @@ class Picture(msgspec.Struct):
 
 
 class Model:
-    """A store and every state it had."""
+    """Model of a store with every state."""
 
     def __init__(self, http: httpx.Client, api: str, seed: int) -> None:
         self.http, self.api, self.random = http, api, random.Random(seed)
@@ -67,7 +67,7 @@ class Model:
         return self.states[-1]
 
     def write(self) -> None:
-        """Put some rows, or delete some."""
+        """Write or delete some rows."""
         state = State(dict(self.present.nodes), dict(self.present.edges))
         if state.nodes and self.random.random() < 0.2:
             gone = self.random.choice([*state.nodes])
@@ -75,7 +75,7 @@ class Model:
             del state.nodes[gone]
             state.edges = {key: edge for key, edge in state.edges.items() if gone not in key[:2]}
         else:
-            # A bound that is left out is kept.
+            # An omitted bound is kept.
             nodes = {each: self._node(state.nodes.get(each)) for each in self.random.sample(NAMES, 4)}
             state.nodes |= nodes
             there = [*state.nodes]
@@ -91,7 +91,7 @@ class Model:
                 "touch": False,
             }
             answer = accepted(self.http.post(f"{self.api}/inject", json=batch))
-            if answer["sequence"] < len(self.states):  # nothing was changed
+            if answer["sequence"] < len(self.states):  # No change.
                 return
         self.states.append(state)
 
@@ -105,7 +105,7 @@ class Model:
         return DrawnEdge(self.random.choice((0.25, 0.5, 1.0)), begins or (before.valid_from if before else None))
 
     def lives(self, key: Any) -> list[list[int | None]]:
-        """The commits from and until which the states of a node or an edge held, newest first."""
+        """Return the commits between which the states of a node or edge were valid, newest first."""
         found: list[list[int | None]] = []
         before = None
         for sequence, state in enumerate(self.states):
@@ -120,7 +120,7 @@ class Model:
 
 
 def neighbours(state: State, node: str, wanted: dict[str, Any], at: str | None) -> list[str]:
-    """Those that may be added, the strongest first."""
+    """Return the nodes that may be added, the strongest first."""
     weights: dict[str, float] = {}
     for (source, target, kind), edge in state.edges.items():
         if not edge.holds(at) or (wanted.get("relation_types") is not None and kind not in wanted["relation_types"]):
@@ -136,7 +136,7 @@ def neighbours(state: State, node: str, wanted: dict[str, Any], at: str | None) 
 
 
 def around(state: State, starts: Iterable[str], wanted: dict[str, Any], at: str | None) -> Picture:
-    """What is around some nodes that are there."""
+    """Return the nodes around some existing nodes."""
     most, per_node = wanted.get("max_nodes", 300), wanted.get("per_node", 50)
     found = list(dict.fromkeys(starts))
     truncated, found = len(found) > most, found[:most]
@@ -165,7 +165,7 @@ def edges_among(state: State, nodes: Iterable[str], wanted: dict[str, Any], at: 
 
 
 def picture(answer: dict[str, Any]) -> Picture:
-    """The answer, out of its columns."""
+    """Return the answer from its columns."""
     ids = answer["nodes"]["id"]
     return Picture(
         ids,
@@ -176,7 +176,7 @@ def picture(answer: dict[str, Any]) -> Picture:
 
 
 def keys(answer: dict[str, Any]) -> list[Key]:
-    """The edges of an answer in its order."""
+    """Return the edges of an answer in order."""
     ids, edges = answer["nodes"]["id"], answer["edges"]
     kinds = (answer["relation_types"][place] for place in edges["type"])
     return [(ids[s], ids[t], kind) for s, t, kind in zip(edges["from"], edges["to"], kinds, strict=True)]

@@ -1,4 +1,4 @@
-"""What a generated client is used for, by `make openapi`, in the environment of what has generated it."""
+"""Test program for a generated client, run by `make openapi` in that client's environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDGES = [{"from": "why", "to": "plan", "relation_type": "SUPPORTS", "weight": 0.
 
 
 def talk(url: str) -> None:
-    """Settings, a write, reads of each kind, a refusal, and the end of the store."""
+    """Change settings, write, read in all ways, get a refusal, and drop the store."""
     client = import_module("generated").Client(base_url=url)
     models = import_module("generated.models")
 

@@ -43,7 +43,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer read from a bare socket."""
+    """Response that was read from a bare socket."""
 
     status: int
     headers: Mapping[str, str]
@@ -56,7 +56,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 @contextmanager
 def serving(data: Path, **options: Any) -> Generator[Served]:
-    """A server on ``data`` until the end of the block."""
+    """Run a server on ``data`` until the end of the block."""
     words: dict[str, Any] = {"embedding_provider": "hashing", "engine": ENGINE, **options}
     settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
     with (
@@ -66,7 +66,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
     ):
         port = listener.getsockname()[1]
         started = threading.Event()
-        pool = StorePool(settings)  # the application's lifespan closes it
+        pool = StorePool(settings)  # The application's lifespan closes it.
         extractor = make_extractor(settings, indexer)
         syncers = make_syncers(settings)
         others = [each for each in (extractor, syncers) if each]
@@ -91,14 +91,14 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
 
 
 def exchange(port: int, request: bytes, *, patience: float = PATIENCE) -> Reply:
-    """Send bytes as they are, and read the answer until the server closes or nothing is missing."""
+    """Send raw bytes, and read the response until the server closes or the response is complete."""
     with socket.create_connection(("127.0.0.1", port), patience) as connection:
         connection.sendall(request)
         return read_reply(connection)
 
 
 def read_reply(connection: socket.socket) -> Reply:
-    """One answer with a Content-Length."""
+    """Read one response with a Content-Length."""
     with connection.makefile("rb") as stream:
         status = int(stream.readline().split()[1])
         headers: dict[str, str] = {}
@@ -109,7 +109,7 @@ def read_reply(connection: socket.socket) -> Reply:
 
 
 def problem(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """The problem document of an answer, checked to be a whole one that agrees with its headers."""
+    """Return the problem document of a response; checks that it is complete and matches the headers."""
     assert headers["content-type"] == "application/problem+json"
     document = msgspec.json.decode(body, type=dict[str, Any])
     assert PROBLEM_KINDS[document["type"].removeprefix("urn:kgserve:error:")] == (status, document["title"])
@@ -121,13 +121,13 @@ def problem(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, A
 
 
 def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
-    """The problem document of an answer that must have this status."""
+    """Return the problem document of a response that must have this status."""
     assert response.status_code == status, response.text
     return problem(response.status_code, response.headers, response.content)
 
 
 def accepted(response: httpx.Response, status: int = 200, media: str = "application/json") -> dict[str, Any]:
-    """The JSON of an answer that must have this status and media type."""
+    """Return the JSON of a response that must have this status and media type."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == media
     return msgspec.json.decode(response.content, type=dict[str, Any])

@@ -1,4 +1,4 @@
-"""Bare connections to a server, for what no well-behaved client sends."""
+"""Bare connections to a server, for requests that no regular client sends."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @contextmanager
 def connected(port: int, source: str = "127.0.0.1") -> Generator[socket.socket]:
-    """A connection, from one of the many loopback addresses."""
+    """Open a connection from one of the many loopback addresses."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE, source_address=(source, 0)) as connection:
         yield connection
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """All that comes until the server closes. Fails when it does not."""
+    """Read until the server closes the connection. Fails if it does not."""
     received = b""
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         while block := connection.recv(65536):
@@ -31,7 +31,7 @@ def until_closed(connection: socket.socket) -> bytes:
 
 
 def replies(received: bytes) -> list[Reply]:
-    """Answers with a Content-Length, one after the other."""
+    """Yield the responses with a Content-Length."""
     found: list[Reply] = []
     while received:
         head, _, rest = received.partition(b"\r\n\r\n")
@@ -45,13 +45,13 @@ def replies(received: bytes) -> list[Reply]:
 
 
 def only_reply(connection: socket.socket) -> Reply:
-    """The one answer before the server closes."""
+    """Return the only response before the server closes."""
     [reply] = replies(until_closed(connection))
     return reply
 
 
 def drip(connection: socket.socket, piece: bytes, pause: float) -> None:
-    """Send ``piece`` again and again until the server has had enough."""
+    """Send ``piece`` repeatedly until the server closes."""
     begun = time.monotonic()
     connection.settimeout(pause)
     while time.monotonic() - begun < PATIENCE:
@@ -71,7 +71,7 @@ def drip(connection: socket.socket, piece: bytes, pause: float) -> None:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until it holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
@@ -79,7 +79,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def send(port: int, request: bytes) -> bytes:
-    """Everything that comes for it until the server closes."""
+    """Send bytes and return everything until the server closes."""
     with connected(port) as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(request)

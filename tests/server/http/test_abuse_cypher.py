@@ -1,4 +1,4 @@
-"""What Cypher must not be able to do, over real HTTP: rows 47 to 55, 59 to 61 and 63 of the abuse list."""
+"""Forbidden Cypher over HTTP: rows 47 to 55, 59 to 61 and 63 of the abuse list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "only for the owner's eyes"
 
 @pytest.fixture(scope="session")
 def guarded(http: httpx.Client) -> str:
-    """The path of a store with three nodes and an edge."""
+    """Path of a store with three nodes and an edge."""
     api = "/api/memory/guarded"
     nodes = [{"id": node_id, "type": "t", "content": node_id} for node_id in "abc"]
     edges = [{"from": "a", "to": "b", "relation_type": "R"}]
@@ -32,7 +32,7 @@ def guarded(http: httpx.Client) -> str:
 
 @pytest.fixture
 def store_api(http: httpx.Client, guarded: str) -> Iterator[str]:
-    """That path; the store must be as it was in the end, and the server alive."""
+    """Path of that store, which must be unchanged at the end, with the server still running."""
     before = http.get(f"{guarded}/export").content
     yield guarded
     assert http.get(f"{guarded}/export").content == before
@@ -79,10 +79,10 @@ DISGUISES = {
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Iterator[Path]:
-    """A file that nobody may read, and that must stay alone in its folder."""
+    """File that must not be read, and must stay the only one in its folder."""
     path = tmp_path / "secret.csv"
     path.write_text(SECRET)
-    os.utime(path, (1, path.stat().st_mtime))  # read before it was written, as far as the disk knows: see relatime
+    os.utime(path, (1, path.stat().st_mtime))  # An access time before the modification time, because of relatime.
     yield path
     assert path.stat().st_atime == 1
     assert path.read_text() == SECRET
@@ -91,7 +91,7 @@ def secret(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.abuse(47)
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_abuse_47_files_and_other_databases(
+def test_abuse_47_files_and_other_databases_are_forbidden(
     http: httpx.Client, store_api: str, secret: Path, tmp_path: Path, disguise: str
 ) -> None:
     places = {"secret": secret, "target": tmp_path / "out", "folder": tmp_path}
@@ -207,7 +207,7 @@ def test_abuse_52_two_statements(http: httpx.Client, store_api: str, text: str) 
 
 
 @pytest.mark.abuse(52)
-def test_abuse_52_the_second_is_not_run_either(http: httpx.Client, store_api: str) -> None:
+def test_abuse_52_second_statement_is_not_executed(http: httpx.Client, store_api: str) -> None:
     refusal(post(http, store_api, "MATCH (n) RETURN n; MATCH (n) DETACH DELETE n", mode="write"), 400)
 
 
@@ -221,7 +221,7 @@ def test_abuse_53_brackets(http: httpx.Client, store_api: str, text: str) -> Non
         refusal(post(http, store_api, text), 400)
         return time.perf_counter() - start < SECONDS_53
 
-    until(quick)  # a busy machine may take its time, not always
+    until(quick)  # A busy machine may take longer, but not every time.
 
 
 @pytest.mark.abuse(54)
@@ -323,12 +323,14 @@ def test_abuse_63_a_write_without_labels_does_not_reach_own_tables(http: httpx.C
         ({"query": "   "}, "query"),
     ],
 )
-def test_requests_that_are_none(http: httpx.Client, store_api: str, body: dict[str, Any], path: str) -> None:
+def test_invalid_cypher_requests_are_refused(
+    http: httpx.Client, store_api: str, body: dict[str, Any], path: str
+) -> None:
     document = refusal(http.post(f"{store_api}/cypher", json=body), 400)
     assert path in str(document["errors"])
 
 
-def test_only_one_answer_to_a_request_in_pieces(served: Served, store_api: str) -> None:
+def test_chunked_request_gets_one_response(served: Served, store_api: str) -> None:
     body = b'{"query": "RETURN 1"}'
     head = f"POST {store_api}/cypher HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"

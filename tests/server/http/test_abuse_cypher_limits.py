@@ -1,4 +1,4 @@
-"""Cypher that would take too long or too much, over real HTTP: rows 56 to 58 and 62 of the abuse list."""
+"""Cypher statements that exceed time or size limits over HTTP: rows 56 to 58 and 62 of the abuse list."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDLESS_WRITE = ENDLESS.replace(
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server with one reading connection per store, and a store in which a cross product has no end."""
+    """Server with one read connection per store, and a store with an endless cross product."""
     with serving(tmp_path_factory.mktemp("crowded") / "data", read_connections=1) as served:
         nodes = [{"id": f"n{i}", "type": "t", "content": f"{i * 7919 % NODES}"} for i in range(NODES)]
         with httpx.Client(base_url=served.url, timeout=30) as http:
@@ -40,7 +40,7 @@ def crowd(crowded: Served) -> Iterator[httpx.Client]:
 
 
 def in_time(seconds: float, attempt: Callable[[], float]) -> None:
-    """An attempt must take less than so many seconds; on a busy machine not the first one need."""
+    """Assert that an attempt takes less than ``seconds``; retries, because the machine may be busy."""
     until(lambda: attempt() < seconds)
 
 
@@ -84,7 +84,7 @@ def test_abuse_57_the_client_goes_away(
         with capture_log(request_id=name) as lines:
             ask_and_leave(crowded.port, name, msgspec.json.encode({"query": query, "mode": mode}), accept)
             gone = time.perf_counter()
-            # The only reading connection, or the writer, is free again.
+            # The only read connection, or the writer, is available again.
             if mode == "read":
                 accepted(post(crowd, "", "RETURN 1"))
             else:
@@ -98,7 +98,7 @@ def test_abuse_57_the_client_goes_away(
 
 
 def statuses(lines: list[MutableMapping[str, Any]]) -> list[int]:
-    """How a request was answered; other lines may be about it as well."""
+    """Return the statuses of a request in the log."""
     return [line["status"] for line in tuple(lines) if "status" in line]
 
 

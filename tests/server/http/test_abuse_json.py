@@ -1,4 +1,4 @@
-"""JSON as it should not be: rows 35 to 46 of the abuse list."""
+"""Invalid JSON: rows 35 to 46 of the abuse list."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_wrong_and_missing_fields_are_named(http: httpx.Client, api: str, batch:
 
 
 @pytest.mark.parametrize("body", ["", "  ", "null", "[]", '"x"', "{", "{}}", "\ufeff[]"])
-def test_bodies_that_are_no_object(http: httpx.Client, api: str, body: str) -> None:
+def test_bodies_must_be_objects(http: httpx.Client, api: str, body: str) -> None:
     refusal(inject(http, api, body.encode()), 400)
 
 

@@ -1,4 +1,4 @@
-"""Every route of memories, entities, relations and their numbers with what is bad: a refusal, and nothing done."""
+"""Invalid input to every route of memories, entities, relations and statistics: refused without effect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMES = ("2025-01-01T00:00:00", "2025-01-01", "yesterday", "9999999-01-01T00:00:
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client of a store with a memory about an entity; in the end both must be as they were."""
+    """Client of a store with a memory about an entity; both must be unchanged at the end."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=60) as client:
         body = {"content": "Tea at four", "id": "m", "entity_names": ["Ann"]}
         accepted(client.post("/api/memories", json=body), 201)
@@ -61,7 +61,7 @@ def refused(answer: httpx.Response, case: UseCase, sent: object) -> None:
 
 
 def spoilt(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Places within an example, each with what cannot be there."""
+    """Yield copies of an example with one invalid value each."""
     for wrong in WRONG.get(type(value), ()):
         if not (type(value) is float and type(wrong) is int and 0 <= wrong <= 1):
             yield path, wrong
@@ -96,7 +96,7 @@ def test_abuse_38_40_wrong_values_and_unknown_fields(of: httpx.Client) -> None:
 
 
 @pytest.mark.abuse(35, 36, 37)
-def test_abuse_35_36_37_what_is_no_json(of: httpx.Client) -> None:
+def test_abuse_35_36_37_invalid_json(of: httpx.Client) -> None:
     for case in BODIES:
         name = next(iter(example_of(case)))
         for bad in (
@@ -112,7 +112,7 @@ def test_abuse_35_36_37_what_is_no_json(of: httpx.Client) -> None:
             refused(send(of, case, bad), case, bad)
 
 
-def test_times_numbers_and_cursors_of_queries(of: httpx.Client) -> None:
+def test_invalid_times_numbers_and_cursors_in_queries(of: httpx.Client) -> None:
     fields = {"before_date": TIMES[2:], "after_date": TIMES[2:], "valid_at": TIMES, "cursor": ("x", "é" * 9, "AAAA")}
     fields |= {"limit": ("0", "1001", "-1", "many", str(2**63)), "offset": ("-1", "1.5", str(10**30))}
     fields |= {"min_confidence": ("2", "-0.1", "nan", "inf", "x"), "layer": ("4", "-1", "x"), "buckets": ("0", "1001")}
@@ -158,7 +158,7 @@ def test_abuse_43_odd_text_is_stored_exactly_or_refused(http: httpx.Client, stor
 
 
 @pytest.mark.abuse(44)
-def test_abuse_44_what_is_too_large(of: httpx.Client) -> None:
+def test_abuse_44_oversized_input(of: httpx.Client) -> None:
     huge = "x" * 10_000_000
     for method, path, body, status in (
         ("POST", "/api/memories", {"content": huge}, 413),
@@ -184,7 +184,7 @@ def test_abuse_44_what_is_too_large(of: httpx.Client) -> None:
         refusal(answer, status)
 
 
-def test_faults_are_told_by_the_names_that_callers_know(of: httpx.Client) -> None:
+def test_errors_use_the_field_names_of_the_request(of: httpx.Client) -> None:
     long, deep = "é" * 300, {"n": 2**70}
     entity, relation = {"name": "x", "entity_type": "t"}, {"source": "a", "target": "b", "relation_type": "r"}
     for path, body, names in (

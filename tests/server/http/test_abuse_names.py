@@ -15,12 +15,12 @@ from tests.server.http.serving import Served, accepted, exchange, refusal
 
 NDJSON = {"content-type": "application/x-ndjson"}
 DROPPED = ".dropped-"
-"""What folders of stores are called that are being dropped, as those of other tests may be."""
+"""Names of folders of stores that are being dropped, possibly by other tests."""
 NODE = {"nodes": [{"id": "a", "type": "t"}]}
 
 
 def everything_under(folder: Path) -> set[Path]:
-    """All but what comes and goes by itself in stores of other tests, and the record of what was refused."""
+    """Return all files except those that other tests create and the audit log."""
     found: set[Path] = set()
     for place, folders, files in os.walk(folder):
         found.update(Path(place, name) for name in (*folders, *files) if name != "audit.log")
@@ -31,7 +31,7 @@ def everything_under(folder: Path) -> set[Path]:
 
 
 def refused_without_a_trace(served: Served, http: httpx.Client, encoded: str) -> None:
-    """Every way to write to or read from a store of this name answers 400 or 404, and nothing comes into being."""
+    """Assert that reads and writes of a store of this name answer 400 or 404 and create nothing."""
     before = everything_under(served.data.parent)
     for method, action in (("PUT", ""), ("POST", "/inject"), ("GET", "/stats"), ("POST", "/import"), ("DELETE", "")):
         body = b'{"nodes":[]}' if action == "/inject" else b""
@@ -98,7 +98,7 @@ def test_abuse_33_names_with_a_meaning_elsewhere(served: Served, http: httpx.Cli
 
 
 @pytest.mark.parametrize("name", ["my.project", "a.b.c", "a.-b_", "v1.0", "x.con", "keys.json", "a." + "b" * 62])
-def test_dots_inside_are_taken_everywhere(http: httpx.Client, name: str) -> None:
+def test_dots_within_names_are_accepted(http: httpx.Client, name: str) -> None:
     wrote = accepted(http.post(f"/api/memory/{name}/inject", json=NODE))
     assert accepted(http.get(f"/api/memory/{name}/nodes/a"))["node"]["id"] == "a"
     assert accepted(http.get("/api/memories", params={"store": name}))["memories"] == []

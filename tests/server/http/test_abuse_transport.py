@@ -1,4 +1,4 @@
-"""What a browser may be tricked into, and what is not HTTP as we speak it. Numbers are rows of the abuse list."""
+"""Attacks through browsers, and malformed HTTP. Numbers are rows of the abuse list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_abuse_01_origin_of_another_site(http: httpx.Client, api: str, origin: s
     refusal(http.get(f"{api}/stats"), 404)
 
 
-def test_own_origin_is_welcome(served: Served, http: httpx.Client, api: str) -> None:
+def test_own_origin_is_accepted(served: Served, http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", content=BATCH, headers=JSON | {"origin": served.url}))
 
 
@@ -45,7 +45,7 @@ def test_abuse_03_host_of_another_site(served: Served, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1", "[::1]", "[::1]:8080"])
-def test_names_of_this_machine_are_welcome(served: Served, host: str) -> None:
+def test_local_host_names_are_accepted(served: Served, host: str) -> None:
     assert exchange(served.port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()).status == 200
 
 
@@ -76,7 +76,7 @@ def test_abuse_05_forms_of_a_browser(served: Served, http: httpx.Client, api: st
 
 
 @pytest.mark.parametrize("media", ["application/json", "application/JSON; charset=utf-8", "application/vnd.graph+json"])
-def test_json_by_its_names(http: httpx.Client, api: str, media: str) -> None:
+def test_json_media_types_are_accepted(http: httpx.Client, api: str, media: str) -> None:
     accepted(http.post(f"{api}/inject", content=BATCH, headers={"content-type": media}))
 
 
@@ -132,12 +132,12 @@ def test_abuse_10_two_lengths(served: Served, http: httpx.Client, api: str, seco
     refusal(http.get(f"{api}/stats"), 404)
 
 
-def test_what_is_not_http_gets_a_problem_too(served: Served) -> None:
+def test_malformed_http_gets_a_problem_document(served: Served) -> None:
     assert exchange(served.port, b"hello\r\n\r\n").problem
     assert exchange(served.port, b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n").problem
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-def test_offers_to_change_the_protocol_are_passed_over(served: Served, protocol: str) -> None:
+def test_protocol_upgrades_are_ignored(served: Served, protocol: str) -> None:
     head = f"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
     assert exchange(served.port, head.encode()).status == 200

@@ -1,4 +1,4 @@
-"""What nobody should send to the routes of versions, validity and single edges: each refusal is a sentence."""
+"""Invalid input to the routes of versions, validity and single edges: each refusal is a readable message."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ PATHS = [
 
 @pytest.fixture(scope="module")
 def api(http: httpx.Client) -> str:
-    """A store with a node and an edge."""
+    """Store with a node and an edge."""
     return fill(http, "/api/memory/abused-versions")
 
 
 @pytest.fixture(scope="module")
 def untouched(http: httpx.Client) -> str:
-    """The same, for what must be refused."""
+    """That store, for requests that must be refused."""
     return fill(http, "/api/memory/refusing-versions")
 
 
@@ -59,7 +59,7 @@ def fill(http: httpx.Client, api: str) -> str:
 
 
 def check(response: httpx.Response) -> httpx.Response:
-    """An answer that is one: what was asked for, or a problem in words."""
+    """Assert that a response is a valid answer or a readable problem."""
     asked = f"{response.request.method} {response.request.url} {response.request.content[:200]!r}"
     assert response.status_code < 500, f"{asked}: {response.text}"
     if response.status_code >= 400:
@@ -78,7 +78,7 @@ def post(http: httpx.Client, url: str, body: str) -> httpx.Response:
 
 
 def with_each(base: Mapping[str, str], field: str) -> Iterator[str]:
-    """The object with each bad value in turn."""
+    """Yield the object with each invalid value."""
     rest = "".join(f"{json.dumps(name)}:{json.dumps(value)}," for name, value in base.items() if name != field)
     return (f'{{{rest}"{field}":{value}}}' for value in BAD)
 
@@ -102,7 +102,7 @@ def test_subgraphs(http: httpx.Client, api: str, rows: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("rows", ["nodes", "edges", "unknown"])
-def test_what_is_no_subgraph(http: httpx.Client, api: str, rows: str) -> None:
+def test_invalid_subgraphs_are_refused(http: httpx.Client, api: str, rows: str) -> None:
     for body in with_each({}, rows):
         answer = post(http, f"{api}/subgraph", body)
         if answer.status_code != 400:
@@ -119,7 +119,7 @@ def test_retiring(http: httpx.Client, api: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("field", KEY)
-def test_retiring_edges_that_are_none(http: httpx.Client, untouched: str, field: str) -> None:
+def test_retiring_invalid_edges_is_refused(http: httpx.Client, untouched: str, field: str) -> None:
     for body in with_each(KEY, field):
         assert post(http, f"{untouched}/edges/retire", body).status_code in {400, 404}
 
@@ -137,7 +137,7 @@ def test_paths(http: httpx.Client, untouched: str, path: str) -> None:
             assert answer.status_code in {400, 404}
 
 
-def test_bodies_that_are_none(http: httpx.Client, untouched: str) -> None:
+def test_invalid_bodies_are_refused(http: httpx.Client, untouched: str) -> None:
     for url in ("nodes", "subgraph", "nodes/x/retire", "edges/retire"):
         for body in ("[]", "null", "3", "{", '{"a":1,"a":2}', "\ufeff[]", '{"kind":"\\ud800"}', "{}{}"):
             assert post(http, f"{untouched}/{url}", body).status_code == 400

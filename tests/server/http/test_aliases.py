@@ -1,4 +1,4 @@
-"""The entity memory's own names of filters, and days in the place of times, over REST."""
+"""Filter aliases of the entity-memory interface, and dates instead of times, over REST."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEA, PLAN = "Ann drinks green tea", "Bob plans to sell tea"
 
 @pytest.fixture
 def remembered(http: httpx.Client, store: str) -> dict[str, Any]:
-    """A store with two memories, as the parameters that name it and wait for its indexes."""
+    """Parameters for a store with two memories, which wait for its indexes."""
     at = {"store": store}
     for content, kind, name, day in ((TEA, "fact", "Ann", "2025-01-10"), (PLAN, "decision", "Bob", "2025-02-10")):
         memory = {"content": content, "memory_type": kind, "entity_names": [name], "created_at": f"{day}T12:00:00Z"}
@@ -33,9 +33,7 @@ FILTERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", FILTERS)
-def test_the_specifications_names_of_filters_are_taken(
-    http: httpx.Client, remembered: dict[str, Any], given: dict[str, Any]
-) -> None:
+def test_filter_aliases_are_accepted(http: httpx.Client, remembered: dict[str, Any], given: dict[str, Any]) -> None:
     seen = {"at_least": 2, "mode": "keyword", "min_confidence": 0}
     body = accepted(http.post("/api/memories/search", params=remembered, json={"query": "tea", **seen, **given}))
     assert [hit["content"] for hit in body["hits"]] == [TEA]
@@ -46,7 +44,7 @@ def test_the_specifications_names_of_filters_are_taken(
     assert [each["content"] for each in listed] == [TEA]
 
 
-def test_a_filter_is_not_said_twice_otherwise(http: httpx.Client, remembered: dict[str, Any]) -> None:
+def test_conflicting_filter_aliases_are_refused(http: httpx.Client, remembered: dict[str, Any]) -> None:
     twice = {"query": "tea", "entity": "Bob", "entity_name": "Ann"}
     document = refusal(http.post("/api/memories/search", params=remembered, json=twice), 400)
     assert document["errors"][0]["path"] == "entity_name"
@@ -56,14 +54,14 @@ def test_a_filter_is_not_said_twice_otherwise(http: httpx.Client, remembered: di
 
 
 @pytest.mark.parametrize("day", ["2025-13-01", "yesterday", "2025-02-30", "10.01.2025", ""])
-def test_what_is_no_day_is_refused(http: httpx.Client, remembered: dict[str, Any], day: str) -> None:
+def test_invalid_dates_are_refused(http: httpx.Client, remembered: dict[str, Any], day: str) -> None:
     body = {"query": "tea", "after_date": day}
     document = refusal(http.post("/api/memories/search", params=remembered, json=body), 400)
     assert document["errors"][0]["path"] == "after_date"
     refusal(http.get("/api/memories", params=remembered | {"after_date": day}), 400)
 
 
-def test_deleting_before_a_day(http: httpx.Client, remembered: dict[str, Any]) -> None:
+def test_delete_memories_before_a_date(http: httpx.Client, remembered: dict[str, Any]) -> None:
     for day, count in (("2025-01-10", 0), ("2025-01-11", 1)):
         done = accepted(http.post("/api/memories/delete", params=remembered, json={"before_date": day}))
         assert done["count"] == count

@@ -1,4 +1,4 @@
-"""Several stores asked at once: what comes of it, and what a key for one of them gets to see of the other."""
+"""Recall from several stores: results, and what a key for one of them sees of the other."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def used(http: httpx.Client, store: str, content: str) -> int:
     return memory["access_count"]
 
 
-def test_memories_of_both_come_best_first_with_their_store(two: Two) -> None:
+def test_recall_ranks_memories_of_several_stores(two: Two) -> None:
     found = recalled(two.of_both, two.mine, also=[two.ours, two.mine], mode="keyword")
     assert {(each["content"], each["store"]) for each in found["hits"]} == {(MINE, two.mine), (OURS, two.ours)}
     scores = [each["score"] for each in found["hits"]]
@@ -77,11 +77,11 @@ def test_memories_of_both_come_best_first_with_their_store(two: Two) -> None:
     assert "store" not in recalled(two.of_both, two.mine)["hits"][0]
 
 
-def test_words_count_as_if_it_were_one_store(two: Two, admin: httpx.Client) -> None:
-    """The best of a store that holds next to none of the words is not as good as the best of all."""
+def test_word_weights_span_all_stores(two: Two, admin: httpx.Client) -> None:
+    """The best hit of a store that contains few of the words ranks below the best of all."""
     crates = [{"content": f"Crate {at} is in hall {at % 7}.", "dedup": "off"} for at in range(200)]
     for store in (two.mine, two.ours):
-        # One word of a few memories is worth little in any store.
+        # One word of a few memories has a low weight in any store.
         accepted(admin.post("/api/v1/retain/batch", params={"store": store}, json={"items": crates}))
     retained(admin, two.mine, "A spider made the web.")
     retained(admin, two.ours, "The old shop did not use a database at all.")
@@ -90,7 +90,7 @@ def test_words_count_as_if_it_were_one_store(two: Two, admin: httpx.Client) -> N
     assert max(each["score"] for each in both["hits"] if each["store"] == two.mine) < 0.8 * both["hits"][0]["score"]
 
 
-def test_bounds_hold_for_all_together(two: Two, admin: httpx.Client) -> None:
+def test_limits_apply_to_all_stores_together(two: Two, admin: httpx.Client) -> None:
     for store in (two.mine, two.ours):
         retained(admin, store, f"A faded database of {store}.", created_at="2020-01-01T00:00:00Z")
     found = recalled(two.of_both, two.mine, also=[two.ours], mode="keyword", budget=12)
@@ -109,7 +109,7 @@ def test_a_hit_counts_as_used_in_its_store_if_the_key_may_write(two: Two, admin:
     assert used(admin, two.mine, MINE) + used(admin, two.ours, OURS) == 3
 
 
-def test_an_entity_may_be_known_in_one_of_them(two: Two) -> None:
+def test_entity_filter_needs_one_store_with_the_entity(two: Two) -> None:
     found = recalled(two.of_both, two.mine, also=[two.ours], entity="pelican")
     assert [each["store"] for each in found["hits"]] == [two.ours]
     missing = two.of_both.post(
@@ -118,7 +118,7 @@ def test_an_entity_may_be_known_in_one_of_them(two: Two) -> None:
     assert "owl" in refusal(missing, 404)["detail"]
 
 
-def test_a_default_store_that_is_not_there_is_passed_over(two: Two, keyed: Served) -> None:
+def test_missing_default_store_is_skipped(two: Two, keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "write", [two.mine, "default"])) as http:
         assert http.get("/api/v1/recall", params={"q": QUERY}).json() == []
         [found] = http.get("/api/v1/recall", params={"q": QUERY, "also": two.mine, "limit": 1}).json()
@@ -126,7 +126,7 @@ def test_a_default_store_that_is_not_there_is_passed_over(two: Two, keyed: Serve
         refusal(http.get("/api/v1/recall", params={"q": QUERY, "also": "absent"}), 404)
 
 
-def test_a_context_of_both(two: Two) -> None:
+def test_context_of_several_stores(two: Two) -> None:
     asked = {"query": QUERY, "also": [two.ours], "types": ["fact"]}
     made = accepted(two.of_both.post(f"/api/memory/{two.mine}/context", json=asked))
     assert set(made["stores"]) == {two.mine, two.ours}
@@ -137,7 +137,7 @@ def test_a_context_of_both(two: Two) -> None:
     assert small["tokens"] <= 40
 
 
-def test_what_cannot_be_asked_of_several(two: Two) -> None:
+def test_options_not_allowed_for_several_stores(two: Two) -> None:
     for wrong, path in (
         ({"as_of": 1}, "as_of"),
         ({"offset": 2_000}, "offset"),
@@ -155,7 +155,7 @@ ABSENT = "absent-9"
 
 
 def asks(two: Two, other: str) -> Iterator[httpx.Response]:
-    """The same of another store by every route that takes one."""
+    """Send the same question about another store to every route that accepts one."""
     http, mine = two.of_mine, {"store": two.mine}
     body = {"query": QUERY, "also": [other]}
     yield http.get("/api/v1/recall", params={**mine, "q": QUERY, "also": other})
@@ -166,7 +166,7 @@ def asks(two: Two, other: str) -> Iterator[httpx.Response]:
 
 
 @pytest.mark.abuse(22, 23)
-def test_a_store_of_others_is_as_one_that_is_not_there(two: Two, keyed: Served) -> None:
+def test_inaccessible_store_looks_missing(two: Two, keyed: Served) -> None:
     """ABUSE 22 and 23."""
     hidden, absent = ([refusal(each, 404) for each in asks(two, other)] for other in (two.ours, ABSENT))
     for one, other in zip(hidden, absent, strict=True):
@@ -183,7 +183,7 @@ def test_a_store_of_others_is_as_one_that_is_not_there(two: Two, keyed: Served) 
         assert "there is no store" in texts[0]
 
 
-def test_nothing_of_the_other_is_told(two: Two, keyed: Served) -> None:
+def test_no_data_of_inaccessible_stores_leaks(two: Two, keyed: Served) -> None:
     """In answers, lists, counts, proposals, events, tools and resources."""
     http, mine = two.of_mine, {"store": two.mine}
     told = [
@@ -224,8 +224,8 @@ def test_nothing_of_the_other_is_told(two: Two, keyed: Served) -> None:
     assert not [each for each in told if SECRET in each or two.ours in each]
 
 
-def test_a_recall_sees_what_another_has_just_retained(two: Two) -> None:
-    """Within a bound, which a busy machine may meet now and then."""
+def test_recall_includes_recent_writes_of_others(two: Two) -> None:
+    """Within a time limit, which a busy machine may reach occasionally."""
     seen = 0
     for number in range(20):
         content = f"Walrus {number} plays chess."
@@ -236,7 +236,7 @@ def test_a_recall_sees_what_another_has_just_retained(two: Two) -> None:
     assert seen > 10
 
 
-def test_what_is_looked_for_has_two_names(two: Two) -> None:
+def test_query_alias_of_q(two: Two) -> None:
     http, mine = two.of_mine, {"store": two.mine, "touch": "false"}
     by_q, by_query, by_both = (
         http.get("/api/v1/recall", params={**mine, **names}).json()

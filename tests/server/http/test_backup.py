@@ -1,4 +1,4 @@
-"""Backups over HTTP: only below the folder that the server was given for them."""
+"""Backups over HTTP, restricted to the server's backup folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def inject(client: httpx.Client, store: str, *ids: str) -> None:
     accepted(client.post(f"/api/memory/{store}/inject", json={"nodes": [{"id": each, "type": "t"} for each in ids]}))
 
 
-def test_a_store_there_and_back(client: httpx.Client) -> None:
+def test_backup_and_restore_of_a_store(client: httpx.Client) -> None:
     client.put("/api/memory/a", json={"name": "For people", "metadata": {"k": [1]}})
     inject(client, "a", "one")
     inject(client, "a", "two")
@@ -55,7 +55,7 @@ def test_a_store_there_and_back(client: httpx.Client) -> None:
     assert "'a1' exists already" in refused["detail"]
 
 
-def test_conflicts_there_and_back(client: httpx.Client) -> None:
+def test_backup_keeps_conflicts(client: httpx.Client) -> None:
     tear(client, "/api/memory/torn-one")
     accepted(client.post("/api/memory/torn-one/backup", json={"to": "torn-one"}))
     prune(client, "/api/memory/torn-one")
@@ -84,7 +84,7 @@ def test_several(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["..", "../outside", "/etc", "link", "link/deeper", "first/../../outside"])
-def test_no_path_leads_out_of_the_folder(client: httpx.Client, served: Served, path: str) -> None:
+def test_backup_paths_stay_in_the_folder(client: httpx.Client, served: Served, path: str) -> None:
     inject(client, "d", "one")
     outside = served.data.parent / "outside"
     for method, body in (("memory/d/backup", {"to": path}), ("backup", {"to": path}), ("restore", {"from": path})):
@@ -94,13 +94,13 @@ def test_no_path_leads_out_of_the_folder(client: httpx.Client, served: Served, p
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle of a file."""
+    """Flip one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def test_answers_name_files_from_the_folders_on(client: httpx.Client, served: Served) -> None:
+def test_backup_answers_use_relative_paths(client: httpx.Client, served: Served) -> None:
     inject(client, "torn", *(str(number) for number in range(50)))
     told, lost = (client.post("/api/backup", json={"to": to, "stores": ["torn"]}) for to in ("told", "lost"))
     assert (accepted(told)["folder"], accepted(lost)["folder"]) == ("told", "lost")
@@ -129,14 +129,14 @@ def test_bad_requests(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("folder", ["a_memory", ".dropped-x-1", "../kept", ".dropped-x-1/../a_memory", "."])
-def test_only_what_a_command_has_prepared_is_taken(client: httpx.Client, folder: str) -> None:
+def test_only_prepared_backup_folders_are_accepted(client: httpx.Client, folder: str) -> None:
     prepared = {"folder": folder, "store": "taken", "sequence": 0, "digest": "0" * 32}
     refusal(client.post("/api/restore", json={"prepared": prepared}), 404)
     assert client.get("/api/memory/taken").status_code == 404
 
 
 @pytest.mark.parametrize("path", ["whole/stores", "whole/stores/e", "whole/stores/new", "whole/stores/new/deeper"])
-def test_nothing_is_put_into_a_backup_of_others(client: httpx.Client, served: Served, path: str) -> None:
+def test_backups_of_inaccessible_stores_are_refused(client: httpx.Client, served: Served, path: str) -> None:
     inject(client, "e", "one")
     accepted(client.post("/api/memory/e/backup", json={"to": "whole"}))
     for method, body in (("memory/e/backup", {"to": path}), ("backup", {"to": path}), ("restore", {"from": path})):
@@ -144,7 +144,7 @@ def test_nothing_is_put_into_a_backup_of_others(client: httpx.Client, served: Se
     assert [each.name for each in (served.data.parent / "kept" / "whole" / "stores").iterdir()] == ["e"]
 
 
-def test_an_administrator_of_some_stores(tmp_path: Path) -> None:
+def test_backup_with_an_admin_key_for_some_stores(tmp_path: Path) -> None:
     data = tmp_path / "data"
     everybody, team = (bearer(given(data, "admin", stores)) for stores in (["*"], ["team-*"]))
     with (
@@ -166,7 +166,7 @@ def test_an_administrator_of_some_stores(tmp_path: Path) -> None:
         accepted(http.post("/api/restore", json={"from": "nightly", "as": "team-b"}, headers=team))
 
 
-def test_without_a_folder_nobody_may(tmp_path: Path) -> None:
+def test_backup_without_a_folder_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path / "data", indexes=False) as server, httpx.Client(base_url=server.url) as client:
         inject(client, "a", "one")
         for path in ("memory/a/backup", "backup", "restore"):

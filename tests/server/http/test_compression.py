@@ -1,4 +1,4 @@
-"""Answers as gzip, without a body, and not at all for those who have them."""
+"""Gzip compression and conditional requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def filled(http: httpx.Client, api: str) -> str:
 
 
 def raw(served: Served, path: str, *headers: str, method: str = "GET", body: bytes = b"") -> Any:
-    """An answer as it comes over the wire."""
+    """Send a request and return the raw response."""
     more = [*headers, f"Content-Length: {len(body)}"] if body else [*headers]
     head = "".join(
         f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "Host: localhost", *more, "Connection: close")
@@ -48,7 +48,7 @@ def raw(served: Served, path: str, *headers: str, method: str = "GET", body: byt
     ],
 )
 @pytest.mark.parametrize("large", [False, True])
-def test_who_takes_gzip_gets_it(
+def test_gzip_is_used_if_accepted(
     served: Served, http: httpx.Client, api: str, wanted: str, coded: bool, large: bool
 ) -> None:
     content = WORDS * (30 if large else 1)
@@ -63,13 +63,13 @@ def test_who_takes_gzip_gets_it(
             assert msgspec.json.decode(text)["node"]["content"] == content
 
 
-def test_who_does_not_ask_gets_it_as_it_is(served: Served, filled: str) -> None:
+def test_gzip_is_not_used_unless_accepted(served: Served, filled: str) -> None:
     found = raw(served, f"{filled}/nodes/n")
     assert "content-encoding" not in found.headers
     assert msgspec.json.decode(found.body)["node"]["content"] == WORDS
 
 
-def test_what_is_short_or_streamed_or_of_mcp_is_left_as_it_is(served: Served, http: httpx.Client, filled: str) -> None:
+def test_short_streamed_and_mcp_responses_are_not_compressed(served: Served, http: httpx.Client, filled: str) -> None:
     asked = {"accept-encoding": "gzip"}
     assert "content-encoding" not in http.get("/health", headers=asked).headers
     assert "vary" not in http.get("/health", headers=asked).headers
@@ -110,7 +110,7 @@ def test_head_needs_the_same_key(keyed: Served, admin: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", STATIC)
-def test_who_has_it_already_is_told_so(http: httpx.Client, path: str) -> None:
+def test_matching_etag_gives_304(http: httpx.Client, path: str) -> None:
     for coding in ("gzip", "identity"):
         headers = {"accept-encoding": coding}
         first = http.get(path, headers=headers)

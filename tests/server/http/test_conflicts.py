@@ -1,4 +1,4 @@
-"""Heads beside each other: what settles them and what does not."""
+"""Conflicting heads, and which writes resolve them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def torn(http: httpx.Client, api: str) -> str:
 
 
 @pytest.mark.parametrize("way", ["inject", "import", "retire", "revert", "cypher"])
-def test_who_has_not_looked_at_the_heads_settles_nothing(http: httpx.Client, torn: str, way: str) -> None:
+def test_put_without_based_on_version_resolves_no_conflict(http: httpx.Client, torn: str, way: str) -> None:
     match way:
         case "inject":
             accepted(http.post(f"{torn}/inject", json={"nodes": [{"id": "a", "content": "four"}]}))
@@ -44,7 +44,7 @@ def test_who_has_not_looked_at_the_heads_settles_nothing(http: httpx.Client, tor
     assert [node(http, torn, version=version)["superseded_by"] for version in (2, 4)] == [5, 5]
 
 
-def test_a_subgraph_settles_as_a_put_does(http: httpx.Client, torn: str) -> None:
+def test_subgraph_resolves_conflicts_like_put(http: httpx.Client, torn: str) -> None:
     row = {"lineage_id": "a", "kind": "note", "content": "both"}
     [late] = subgraph(http, torn, nodes=[row | {"based_on_version": 1}])["nodes"]
     assert (late["version"], late["error"].partition(":")[0]) == (4, "conflict_manual")
@@ -55,14 +55,14 @@ def test_a_subgraph_settles_as_a_put_does(http: httpx.Client, torn: str) -> None
     assert "conflicts" not in node(http, torn)
 
 
-def test_what_changes_nothing_leaves_the_heads_alone(http: httpx.Client, torn: str) -> None:
+def test_unchanged_put_keeps_conflicting_heads(http: httpx.Client, torn: str) -> None:
     before = node(http, torn)
     accepted(http.post(f"{torn}/inject", json={"nodes": [{"id": "a", "type": "note", "content": "three"}]}))
     ask(http, torn, "MATCH (n {id: 'a'}) SET n.content = 'three'", mode="write")
     assert node(http, torn) == before
 
 
-def test_versions_in_conflict_outlast_pruning(http: httpx.Client, torn: str) -> None:
+def test_pruning_keeps_conflicting_versions(http: httpx.Client, torn: str) -> None:
     put(http, torn, id="b", content="other")
     accepted(http.post(f"{torn}/inject", json={"nodes": [{"id": "a", "content": "four"}]}))
     assert prune(http, torn) == 2
@@ -79,7 +79,7 @@ def test_versions_in_conflict_outlast_pruning(http: httpx.Client, torn: str) -> 
 
 
 def found(http: httpx.Client, api: str, query: str, mode: str, **more: Any) -> list[tuple[str, int, bool | None]]:
-    """The hits that hold a word, or mean it exactly: id, version, and whether that is a head beside the present one."""
+    """Return the hits for a word: id, version, and whether it is a conflicting head."""
     asked = {"query": query, "mode": mode, "at_least": accepted(http.get(f"{api}/stats"))["sequence"], **more}
     hits = accepted(http.post(f"{api}/search", json=asked))["hits"]
     score = "semantic_score" if mode == "semantic" else "keyword_score"
@@ -104,7 +104,7 @@ def test_every_head_is_found(http: httpx.Client, torn: str, mode: str) -> None:
     assert found(http, torn, "two", mode) == []
 
 
-def test_what_else_searches_is_not_misled_by_heads(http: httpx.Client, torn: str) -> None:
+def test_other_searches_ignore_conflicting_heads(http: httpx.Client, torn: str) -> None:
     put(http, torn, id="b", content="two of them")
     subgraph(http, torn, edges=[{"from_lineage": "a", "to_lineage": "b", "kind": "r"}])
     assert found(http, torn, "two", "hybrid", syntax=False) == [("a", 2, True), ("b", 1, None)]
@@ -120,7 +120,7 @@ SETTINGS: Json = {"name": "Ours", "kind_whitelist": ["note"], "metadata": {"k": 
 
 
 def copied(http: httpx.Client, torn: str, way: str) -> str:
-    """The path of a copy of a store, made by an export and an import, or a restore as of now."""
+    """Return the path of a copy of a store, made by export and import or by restore."""
     copy = f"{torn}-{way.replace(' ', '-')}"
     if way == "restore":
         last = accepted(http.get(f"{torn}/stats"))["sequence"]
@@ -158,7 +158,7 @@ def test_copies_keep_open_conflicts_and_settings(http: httpx.Client, torn: str, 
     assert node(http, copy, version=3)["superseded_by"] == 5
 
 
-def test_who_says_the_same_is_known_without_another_version(http: httpx.Client, torn: str) -> None:
+def test_equal_writes_record_authors_without_a_version(http: httpx.Client, torn: str) -> None:
     for author in ("ada", "eve", "eve", "bob"):
         made = put(http, torn, id="b", content="same", created_by=author)
     assert (made["node"]["version"], made["node"]["created_by"], made["created"]) == (1, "ada", False)
@@ -186,7 +186,7 @@ def test_settings_of_an_import_are_for_a_new_store(http: httpx.Client, torn: str
     assert "cannot be combined with" in wrong["errors"][0]["message"]
 
 
-def test_other_formats_have_the_present_versions_alone(http: httpx.Client, torn: str) -> None:
+def test_foreign_formats_export_current_versions_only(http: httpx.Client, torn: str) -> None:
     accepted(http.patch(torn, json=SETTINGS))
     archive = http.get(f"{torn}/export", params={"format": "csv"})
     copy = f"{torn}-csv"
@@ -194,7 +194,7 @@ def test_other_formats_have_the_present_versions_alone(http: httpx.Client, torn:
     assert (done["nodes_created"], node(http, copy)["content"]) == (1, "three")
 
 
-def test_a_node_made_again_has_no_heads(http: httpx.Client, torn: str) -> None:
+def test_recreated_node_has_no_conflicting_heads(http: httpx.Client, torn: str) -> None:
     assert http.delete(f"{torn}/nodes/a").status_code == 200
     assert "conflicts" not in put(http, torn, id="a", content="new", based_on_version=1)["node"]
 

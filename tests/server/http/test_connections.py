@@ -1,4 +1,4 @@
-"""What else comes over a connection: several requests at once, bodies in odd pieces, offers of other protocols."""
+"""Pipelined requests, bodies in unusual chunks, and protocol upgrades."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     assert [reply.status for reply in answers] == [200, 404, 200, 200, 404] * 5 + [200]
 
 
-def test_more_pipelined_requests_than_wait_are_refused_when_the_others_are_answered(served: Served) -> None:
+def test_excess_pipelined_requests_are_refused_after_the_others(served: Served) -> None:
     answers = replies(send(served.port, HEALTH * 5_000))
     assert [reply.status for reply in answers] == [200] * (MAX_PIPELINED + 1) + [429]
     assert answers[-1].problem
 
 
-def test_what_is_wrong_behind_a_request_is_said_after_its_answer(served: Served) -> None:
+def test_malformed_input_after_a_request_is_refused_after_its_response(served: Served) -> None:
     answers = replies(send(served.port, HEALTH + b"garbage\r\n\r\n"))
     assert [reply.status for reply in answers] == [200, 400]
     answers = replies(send(served.port, HEALTH + post(b"Transfer-Encoding: chunked") + b"zz\r\n"))
@@ -43,7 +43,7 @@ def test_expect_continue(served: Served) -> None:
         assert only_reply(connection).status == 413
 
 
-def test_a_large_upload_that_is_refused_gets_to_see_why(served: Served, http: httpx.Client, api: str) -> None:
+def test_refused_large_upload_receives_the_response(served: Served, http: httpx.Client, api: str) -> None:
     size = (served.settings.max_body_mb + 1) << 20
     answer = http.post(f"{api}/inject", content=b" " * size, headers={"content-type": "application/json"})
     assert problem(answer.status_code, answer.headers, answer.content)["status"] == 413
@@ -83,7 +83,7 @@ def test_a_large_upload_that_is_refused_gets_to_see_why(served: Served, http: ht
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100, {400}, id="TLS on a plain port"),
     ],
 )
-def test_what_else_a_client_may_send(
+def test_unusual_requests_are_handled(
     served: Served, request_bytes: bytes, statuses: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No hang, no 5xx, no traceback."""
@@ -101,7 +101,7 @@ def test_a_body_in_chunks_of_one_byte(served: Served) -> None:
     assert reply.status == 200, reply.body
 
 
-def test_trailers_are_no_headers(served: Served) -> None:
+def test_trailers_are_ignored(served: Served) -> None:
     body = b'{"nodes":[{"id":"a","type":"t"}]}'
     chunked = b"%x\r\n%s\r\n0\r\nHost: evil.example\r\nOrigin: https://evil.example\r\n\r\n" % (len(body), body)
     request = post(b"Transfer-Encoding: chunked") + chunked + get(b"/health", b"Connection: close")
@@ -109,7 +109,7 @@ def test_trailers_are_no_headers(served: Served) -> None:
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"x" * 1000])
-def test_nothing_is_read_behind_an_offer_to_change_the_protocol(served: Served, protocol: bytes) -> None:
-    """What follows could be a request that a proxy in front has never seen."""
+def test_input_after_a_protocol_upgrade_is_ignored(served: Served, protocol: bytes) -> None:
+    """The following bytes could be a request that a proxy in front has never seen."""
     request = get(b"/health", b"Connection: Upgrade", b"Upgrade: " + protocol)
     assert [reply.status for reply in replies(send(served.port, request + HEALTH))] == [200]

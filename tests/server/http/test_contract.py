@@ -1,4 +1,4 @@
-"""The versioned store's contract, sentence by sentence, in the words and payloads of its own documentation."""
+"""The versioned store's contract, with the payloads of its own documentation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WRONG_EDGES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("item", "word"), WRONG_NODES)
-def test_a_fault_of_a_node_stays_with_it(http: httpx.Client, api: str, item: Any, word: str) -> None:
+def test_node_errors_are_reported_per_item(http: httpx.Client, api: str, item: Any, word: str) -> None:
     answer = subgraph(http, api, nodes=[{**GOOD, "ref": "good"}, item, {**GOOD, "ref": "other"}])
     first, wrong, last = answer["nodes"]
     assert first["created"]
@@ -55,7 +55,7 @@ def test_a_fault_of_a_node_stays_with_it(http: httpx.Client, api: str, item: Any
 
 
 @pytest.mark.parametrize(("item", "word"), WRONG_EDGES)
-def test_a_fault_of_an_edge_stays_with_it(http: httpx.Client, api: str, item: Any, word: str) -> None:
+def test_edge_errors_are_reported_per_item(http: httpx.Client, api: str, item: Any, word: str) -> None:
     nodes = [{**GOOD, "ref": "good"}, {"ref": "bad", "kind": 1}]
     good = {"from_ref": "good", "to_ref": "good", "kind": "fine"}
     answer = subgraph(http, api, nodes=nodes, edges=[good, item, {**good, "kind": "fine too"}])
@@ -65,7 +65,7 @@ def test_a_fault_of_an_edge_stays_with_it(http: httpx.Client, api: str, item: An
     assert word in wrong["error"]
 
 
-def test_as_of_takes_a_number_or_text(http: httpx.Client, api: str) -> None:
+def test_as_of_accepts_a_number_or_text(http: httpx.Client, api: str) -> None:
     put(http, api, id="a", content="one")
     put(http, api, id="a", content="two")
     assert node(http, api, as_of=1)["content"] == "one"
@@ -75,7 +75,7 @@ def test_as_of_takes_a_number_or_text(http: httpx.Client, api: str) -> None:
 
 
 def flags(node: Json) -> tuple[bool, bool]:
-    """A node's `is_current` and `is_stale`."""
+    """Return `is_current` and `is_stale` of a node."""
     return node["is_current"], node["is_stale"]
 
 
@@ -109,11 +109,11 @@ def test_versioned_names_say_which_version_is_current(http: httpx.Client, api: s
     )
     assert flags(made["node"]) == (True, False)
     assert "is_current" not in accepted(http.get(f"{api}/nodes/a"))["node"]
-    # Rows of a change are of that moment, so they do not say what is current now.
+    # Rows of a change are historical, so they do not say which version is current now.
     assert all("is_current" not in each for entry in read("changes")["changes"] for each in entry["nodes_created"])
 
 
-def test_nodes_are_listed_by_the_contracts_names_of_filters(http: httpx.Client, api: str) -> None:
+def test_list_nodes_accepts_filter_aliases(http: httpx.Client, api: str) -> None:
     for name, kind, tags in (("a", "note", ["x", "y"]), ("b", "plan", ["x"]), ("c", "idea", ["x"])):
         put(http, api, id=name, kind=kind, tags=tags)
 
@@ -128,7 +128,7 @@ KEPT = pytest.mark.parametrize("history", ["all", "none"])
 
 
 @KEPT
-def test_numbering_goes_on_after_delete_and_re_creation(http: httpx.Client, api: str, history: str) -> None:
+def test_version_numbers_continue_after_recreation(http: httpx.Client, api: str, history: str) -> None:
     accepted(http.put(api, json={"history": history}), 201)
     for content in ("one", "two", "three"):
         put(http, api, id="a", content=content)
@@ -140,7 +140,7 @@ def test_numbering_goes_on_after_delete_and_re_creation(http: httpx.Client, api:
 
 
 @pytest.mark.parametrize("way", ["inject", "subgraph", "import", "cypher", "revert", "batch"])
-def test_whoever_makes_it_again_goes_on(http: httpx.Client, api: str, way: str) -> None:
+def test_every_way_of_recreation_continues_version_numbers(http: httpx.Client, api: str, way: str) -> None:
     put(http, api, id="a", content="one")
     put(http, api, id="a", content="two")
     if way == "batch":
@@ -165,7 +165,7 @@ def test_whoever_makes_it_again_goes_on(http: httpx.Client, api: str, way: str) 
     assert node(http, api, version=2)["content"] == "two"
 
 
-def test_what_an_old_life_said_is_not_taken_for_the_new(http: httpx.Client, api: str) -> None:
+def test_old_versions_do_not_apply_to_a_recreated_node(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json={"conflict_policy": "manual"}), 201)
     put(http, api, id="a", content="one")
     put(http, api, id="a", content="two")
@@ -180,7 +180,7 @@ def test_what_an_old_life_said_is_not_taken_for_the_new(http: httpx.Client, api:
     assert versions == [5, 4, 3, 2, 1]
 
 
-def test_numbering_goes_on_where_thousands_go_at_once(http: httpx.Client, api: str) -> None:
+def test_version_numbers_continue_after_bulk_deletion(http: httpx.Client, api: str) -> None:
     rows = [{"id": f"n{number}", "type": "note"} for number in range(6_000)]
     for content in ("one", "two"):
         accepted(http.post(f"{api}/inject", json={"nodes": [{**row, "content": content} for row in rows]}))
@@ -198,7 +198,7 @@ def torn(http: httpx.Client, api: str) -> str:
 
 
 @pytest.mark.parametrize("history", ["none"])
-def test_manual_does_not_go_without_a_history(http: httpx.Client, api: str, history: str) -> None:
+def test_manual_conflict_policy_requires_history(http: httpx.Client, api: str, history: str) -> None:
     both = {"conflict_policy": "manual", "history": history}
     refused = [http.put(api, json=both)]
     accepted(http.put(api, json={"conflict_policy": "manual"}), 201)
@@ -212,7 +212,7 @@ def test_manual_does_not_go_without_a_history(http: httpx.Client, api: str, hist
     accepted(http.patch(api, json={"conflict_policy": "manual", "history": 30}))
 
 
-def test_every_former_version_says_what_superseded_it(http: httpx.Client, torn: str) -> None:
+def test_old_versions_name_their_successor(http: httpx.Client, torn: str) -> None:
     def stands(found: Json) -> tuple[int, Any, Any]:
         return found["version"], found.get("superseded_by"), found.get("is_current")
 
@@ -246,7 +246,7 @@ def test_every_former_version_says_what_superseded_it(http: httpx.Client, torn: 
     assert history()[:2] == [(5, None, None), (4, None, False)]
 
 
-def test_conflicts_goes_when_settled(http: httpx.Client, torn: str) -> None:
+def test_conflicts_field_is_omitted_after_resolution(http: httpx.Client, torn: str) -> None:
     assert node(http, torn)["conflicts"] == [2]
     put(http, torn, id="a", content="both", based_on_version=3)
     assert "conflicts" not in node(http, torn)
@@ -256,8 +256,8 @@ READS = [case for case in USE_CASES if case.takes_names]
 
 
 @pytest.mark.parametrize("case", READS, ids=lambda case: case.name)
-def test_what_describes_an_answer_in_these_names_fits_it(case: UseCase) -> None:
-    """Examples have every place where a node or an edge may stand, and both ways of renaming know the same places."""
+def test_versioned_schemas_match_the_answers(case: UseCase) -> None:
+    """Examples contain nodes and edges in every place, and both ways of renaming know the same places."""
     [other] = case.operation.others
     assert other.struct is not None
     read = decode_json(msgspec.json.encode(other.example), other.struct)
@@ -328,7 +328,7 @@ def test_field_names_of_the_contract_can_be_asked_back(http: httpx.Client, api: 
     assert "field_names" in refusal(http.get(f"{api}/tags?field_names=versioned"), 400)["detail"]
 
 
-def test_what_a_query_says_is_taken_or_refused(http: httpx.Client, api: str) -> None:
+def test_query_parameters_are_applied_or_refused(http: httpx.Client, api: str) -> None:
     node = {"kind": "note", "attributes": {"m": 1}, "lineage_id": "a"}
     asked = {"field_names": "versioned"}
     assert named(http.post(f"{api}/nodes", params=asked, json=node))["node"]["metadata"] == {"m": 1}

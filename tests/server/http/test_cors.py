@@ -1,4 +1,4 @@
-"""Which pages may use the server, and what browsers are told about every answer."""
+"""CORS: allowed pages, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INITIALIZE = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that pages of two sites may use."""
+    """Server with two allowed origins."""
     data = tmp_path_factory.mktemp("site") / "data"
     with serving(data, cors_origins=f"{APP}, http://localhost:3000", indexes=False) as running:
         yield running
@@ -32,20 +32,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def page(site: Served) -> Iterator[httpx.Client]:
-    """A page of the first of the two."""
+    """Page of the first origin."""
     with httpx.Client(base_url=site.url, headers={"origin": APP}, timeout=PATIENCE) as client:
         yield client
 
 
 def names(value: str) -> set[str]:
-    """The members of a list in a header, in lower case."""
+    """Return the items of a list header in lower case."""
     return {name.strip().lower() for name in value.split(",")}
 
 
 @pytest.mark.parametrize("path", ["/api/memory/x/inject", "/mcp", "/api/events", "/nothing"])
 @pytest.mark.abuse(6)
 def test_abuse_06_preflight_of_a_listed_site(page: httpx.Client, path: str) -> None:
-    """ABUSE 6: what is listed is answered; no credentials of the browser, no wildcards."""
+    """ABUSE 6: listed origins are allowed, without credentials and wildcards."""
     answer = page.options(path, headers=PREFLIGHT)
     assert answer.status_code == 204
     assert answer.content == b""
@@ -67,7 +67,7 @@ def test_abuse_06_preflight_of_a_listed_site(page: httpx.Client, path: str) -> N
 )
 @pytest.mark.abuse(6)
 def test_abuse_06_preflight_of_others(site: Served, page: httpx.Client, origin: str) -> None:
-    """ABUSE 6: all others are refused, in the preflight and in the request, and told nothing."""
+    """ABUSE 6: other origins are refused, in the preflight and in the request, without CORS headers."""
     for answer in (
         page.options("/api/memory/x/inject", headers=PREFLIGHT | {"origin": origin}),
         page.get("/health", headers={"origin": origin}),
@@ -99,14 +99,14 @@ def test_mcp_of_a_listed_site(page: httpx.Client) -> None:
     refusal(page.post("/mcp", json=INITIALIZE, headers=headers | {"origin": "https://evil.example"}), 403)
 
 
-def test_programs_and_own_pages_are_as_welcome_as_before(site: Served) -> None:
+def test_programs_and_own_pages_are_accepted(site: Served) -> None:
     for headers in ({}, {"origin": site.url}):
         answer = httpx.get(f"{site.url}/health", headers=headers)
         accepted(answer)
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_options_without_a_preflight_tells_the_methods(page: httpx.Client) -> None:
+def test_options_lists_the_methods(page: httpx.Client) -> None:
     answer = page.options("/health")
     assert answer.status_code == 204
     assert "GET" in answer.headers["allow"]
@@ -119,7 +119,7 @@ def test_options_without_a_preflight_tells_the_methods(page: httpx.Client) -> No
         "https://u@a.example", "https://A.example", "https://a.example:0", "https://a.example:x", "https://", "https://[::1",
     ],
 )  # fmt: skip
-def test_what_is_no_origin_is_refused_in_a_sentence(text: str) -> None:
+def test_invalid_cors_origins_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="--cors-origins"):
         AllowedOrigins.parse(f"https://fine.example, {text}")
 
@@ -132,7 +132,7 @@ def test_origins() -> None:
 
 
 def check_headers(reply: Reply | httpx.Response) -> None:
-    """What every answer must carry."""
+    """Assert that a response has the security headers."""
     headers = reply.headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
@@ -149,18 +149,18 @@ def check_headers(reply: Reply | httpx.Response) -> None:
 @pytest.mark.parametrize(
     "path", ["/health", "/api/memory", "/nothing", "/docs", "/docs/docs.js", "/openapi.json", "/mcp"]
 )
-def test_every_answer_carries_them(http: httpx.Client, path: str) -> None:
+def test_every_response_has_security_headers(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
     check_headers(answer)
     assert answer.headers.get_list("content-security-policy") == [answer.headers["content-security-policy"]]
 
 
-def test_answers_of_the_parser_carry_them(served: Served) -> None:
+def test_parser_errors_have_security_headers(served: Served) -> None:
     for request in (b"garbage\r\n\r\n", b"GET /" + b"x" * 50_000 + b" HTTP/1.1\r\n\r\n"):
         check_headers(exchange(served.port, request))
 
 
-def test_the_page_of_the_description_loads_own_files_only(http: httpx.Client) -> None:
+def test_docs_page_loads_own_files_only(http: httpx.Client) -> None:
     page = http.get("/docs")
     policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"

@@ -1,4 +1,4 @@
-"""Asking in Cypher over real HTTP: JSON answers, streams, parameters, places of errors."""
+"""Cypher queries over HTTP: JSON answers, streams, parameters and positions of errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RELATION_FIELDS = ["_label", "_from", "_to", "relation_type", "weight", "attribu
 
 @pytest.fixture(scope="module")
 def graph(http: httpx.Client) -> str:
-    """The path of a store with a ring of ten nodes."""
+    """Path of a store with a ring of ten nodes."""
     api = "/api/memory/ring"
     nodes = [{"id": f"n{i}", "type": "t", "content": str(i), "attributes": {"i": i}} for i in range(10)]
     edges = [{"from": f"n{i}", "to": f"n{(i + 1) % 10}", "relation_type": "R", "weight": 0.5} for i in range(10)]
@@ -106,7 +106,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("expression", PLAIN)
-def test_values_are_plain_json(http: httpx.Client, graph: str, expression: str) -> None:
+def test_cypher_values_are_plain_json(http: httpx.Client, graph: str, expression: str) -> None:
     assert values(http, graph, f"RETURN {expression}") == [PLAIN[expression]]
 
 
@@ -114,7 +114,7 @@ def test_values_are_plain_json(http: httpx.Client, graph: str, expression: str) 
     "value",
     [{"_nodes": 1, "_rels": 2}, {"_label": "x", "_src": 1}, {"_id": 1, "_nodes": [1]}, {"_dst": {"_id": 2}}],
 )
-def test_maps_that_look_like_something_else_are_maps(http: httpx.Client, graph: str, value: dict[str, Any]) -> None:
+def test_maps_with_special_keys_stay_maps(http: httpx.Client, graph: str, value: dict[str, Any]) -> None:
     written = "{" + ", ".join(f"{key}: $p.{key}" for key in value) + "}"
     assert values(http, graph, f"RETURN $p, {written}, [$p]", params={"p": value}) == [value, value, [value]]
 
@@ -130,7 +130,7 @@ def test_maps_that_look_like_something_else_are_maps(http: httpx.Client, graph: 
         "interval('1 year 2 days')",
     ],
 )
-def test_times_that_python_has_no_value_for(http: httpx.Client, graph: str, expression: str) -> None:
+def test_times_beyond_python_limits(http: httpx.Client, graph: str, expression: str) -> None:
     answer = post(http, graph, f"RETURN {expression}, 1")
     if answer.status_code != 200:
         refusal(answer, 400)
@@ -158,7 +158,7 @@ def test_parameters_in_use(http: httpx.Client, graph: str) -> None:
     assert ask(http, graph, text, params={"rows": rows})["rows"] == [["5", 1], ["4", 2]]
 
 
-def test_numbers_of_rows(http: httpx.Client, graph: str) -> None:
+def test_row_counts(http: httpx.Client, graph: str) -> None:
     text = "MATCH (n) RETURN n.id"
     for most, count, truncated in ((0, 0, True), (1, 1, True), (9, 9, True), (10, 10, False), (100_000, 10, False)):
         answer = ask(http, graph, text, max_rows=most)
@@ -171,7 +171,7 @@ def test_numbers_of_rows(http: httpx.Client, graph: str) -> None:
     assert answer["rows"][-1][2] == "x"
 
 
-def test_open_patterns_show_nothing_of_the_store_s_own(http: httpx.Client, graph: str) -> None:
+def test_open_patterns_hide_internal_tables(http: httpx.Client, graph: str) -> None:
     assert values(http, graph, "MATCH (n) RETURN count(*)") == [10]
     assert ask(http, graph, "MATCH (n) RETURN DISTINCT label(n)")["rows"] == [["Entity"]]
     for text in ("MATCH (n) RETURN n", "OPTIONAL MATCH (n) RETURN n", "MATCH (n {type: 't'}) RETURN n"):
@@ -199,7 +199,7 @@ def test_open_patterns_show_nothing_of_the_store_s_own(http: httpx.Client, graph
         ("MATCH (n)\r\nRETURN m", "line 2, column 8"),
     ],
 )
-def test_errors_say_where(http: httpx.Client, graph: str, text: str, place: str) -> None:
+def test_cypher_errors_have_positions(http: httpx.Client, graph: str, text: str, place: str) -> None:
     document = refusal(post(http, graph, text, params={"p": 1}), 400)
     [error] = document["errors"]
     assert error["path"] == "query"
@@ -207,7 +207,7 @@ def test_errors_say_where(http: httpx.Client, graph: str, text: str, place: str)
     assert "Entity" not in error["message"]
 
 
-def test_errors_while_it_runs(http: httpx.Client, graph: str) -> None:
+def test_cypher_runtime_errors(http: httpx.Client, graph: str) -> None:
     for text in ("RETURN 1 / 0", "RETURN cast('x' AS INT64)", "RETURN 9223372036854775807 + 1"):
         assert refusal(post(http, graph, text), 400)["errors"][0]["path"] == "query"
     refusal(post(http, "/api/memory/nowhere", "RETURN 1"), 404)
@@ -236,7 +236,7 @@ def test_csv(http: httpx.Client, graph: str) -> None:
 
 
 @pytest.mark.parametrize(("most", "rows"), [(0, 0), (7, 7), (None, 10), (50, 10)])
-def test_streams_of_so_many_rows(http: httpx.Client, graph: str, most: int | None, rows: int) -> None:
+def test_streams_of_many_rows(http: httpx.Client, graph: str, most: int | None, rows: int) -> None:
     lines = post(http, graph, "MATCH (n) RETURN n.id", NDJSON, max_rows=most).content.splitlines()
     assert len(lines) == rows + 2
     tail = msgspec.json.decode(lines[-1])
@@ -255,7 +255,7 @@ def test_streams_of_so_many_rows(http: httpx.Client, graph: str, most: int | Non
         ("text/html", "application/json"),
     ],
 )
-def test_the_form_is_negotiated(http: httpx.Client, graph: str, accept: str, media: str) -> None:
+def test_cypher_content_negotiation(http: httpx.Client, graph: str, accept: str, media: str) -> None:
     answer = post(http, graph, "RETURN 1", {"accept": accept})
     assert answer.status_code == 200
     assert answer.headers["content-type"].split(";")[0] == media
@@ -268,7 +268,7 @@ def test_errors_of_streams_are_problems(http: httpx.Client, graph: str) -> None:
         refusal(post(http, "/api/memory/nowhere", "RETURN 1", headers), 404)
 
 
-def test_a_long_stream_is_whole(http: httpx.Client, graph: str) -> None:
+def test_long_stream_is_complete(http: httpx.Client, graph: str) -> None:
     lines = post(http, graph, MANY_ROWS, NDJSON).content.splitlines()
     assert len(lines) == MANY + 2
     assert msgspec.json.decode(lines[-1])["row_count"] == MANY
@@ -276,7 +276,7 @@ def test_a_long_stream_is_whole(http: httpx.Client, graph: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_streams_take_no_memory_and_wait_for_nobody(tmp_path: Path) -> None:
+def test_streams_use_constant_memory_and_do_not_block(tmp_path: Path) -> None:
     wide = MANY_ROWS.replace("'x'", "lpad('x', 500, 'y')")
     options = {"embedding_provider": "hashing", "read_connections": 1, "query_timeout": REQUEST_SECONDS}
     with Server(tmp_path / "data", options) as server, httpx.Client(timeout=REQUEST_SECONDS) as http:
@@ -285,11 +285,11 @@ def test_streams_take_no_memory_and_wait_for_nobody(tmp_path: Path) -> None:
         sizes = [_length(http, api, wide)]
         before = server.mebibytes("VmRSS")
         sizes.append(_length(http, api, wide))
-        assert max(sizes) - min(sizes) < 10  # the digits of took_ms
+        assert max(sizes) - min(sizes) < 10  # The digits of took_ms.
         assert sizes[0] > 500 * MANY
         assert server.mebibytes("VmRSS") < before + 60
         descriptors = server.descriptors()
-        for _ in range(6):  # left in the middle, more often than there are connections
+        for _ in range(6):  # Closed early, more often than there are connections.
             with http.stream("POST", f"{api}/cypher", json={"query": wide}, headers=NDJSON) as answer:
                 assert answer.status_code == 200
                 next(answer.iter_raw())
@@ -311,7 +311,7 @@ def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
 
 @pytest.fixture
 def quiet_reader(served: Served, graph: str) -> Iterator[socket.socket]:
-    """A client that asks for a long stream and does not read it."""
+    """Client that requests a long stream and does not read it."""
     body = msgspec.json.encode({"query": MANY_ROWS.replace("'x'", "lpad('x', 200, 'y')")})
     head = f"POST {graph}/cypher HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -320,7 +320,7 @@ def quiet_reader(served: Served, graph: str) -> Iterator[socket.socket]:
         yield connection
 
 
-def test_a_store_can_be_dropped_under_a_reader_that_stalls(http: httpx.Client, quiet_reader: socket.socket) -> None:
+def test_store_can_be_dropped_during_a_stalled_read(http: httpx.Client, quiet_reader: socket.socket) -> None:
     assert quiet_reader.recv(100).startswith(b"HTTP/1.1 200")
     accepted(http.post("/api/memory/brief/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     stalled = httpx.Client(base_url=http.base_url, timeout=REQUEST_SECONDS)
@@ -331,13 +331,13 @@ def test_a_store_can_be_dropped_under_a_reader_that_stalls(http: httpx.Client, q
     stalled.close()
 
 
-def test_names_that_look_like_the_answer_itself(http: httpx.Client, graph: str) -> None:
+def test_columns_named_like_answer_fields(http: httpx.Client, graph: str) -> None:
     text = '"rows":[]'
     answer = ask(http, graph, f"RETURN '{text}' AS `{text}`, [] AS `rows`")
     assert (answer["columns"], answer["rows"]) == ([text, "rows"], [[text, []]])
 
 
-def test_an_answer_in_many_parts_is_one_json_text(http: httpx.Client, graph: str) -> None:
+def test_streamed_json_answer_is_one_document(http: httpx.Client, graph: str) -> None:
     answer = post(http, graph, "UNWIND range(1, 9000) AS i RETURN i, repeat('x', 1000) AS t, '\n' AS n", max_rows=9000)
     found = accepted(answer)
     assert len(answer.content) > 9_000_000
@@ -346,7 +346,7 @@ def test_an_answer_in_many_parts_is_one_json_text(http: httpx.Client, graph: str
 
 
 @pytest.mark.parametrize(("most", "truncated"), [(0, True), (1, True), (9, True), (10, False), (11, False)])
-def test_as_many_rows_as_are_asked_for(http: httpx.Client, graph: str, most: int, *, truncated: bool) -> None:
+def test_max_rows_limits_rows(http: httpx.Client, graph: str, most: int, *, truncated: bool) -> None:
     answer = ask(http, graph, "MATCH (n) RETURN n.id ORDER BY n.id", max_rows=most)
     assert answer["rows"] == [[f"n{i}"] for i in range(min(most, 10))]
     assert (answer["row_count"], answer["truncated"]) == (min(most, 10), truncated)
@@ -356,13 +356,13 @@ LONG = "é\n" * 475_000
 
 
 def long_rows(http: httpx.Client, graph: str, query: str, count: int, **headers: str) -> httpx.Response:
-    """What a statement answers in which ``x`` is a text of 1.9 MB, in JSON."""
+    """Rows whose ``x`` is a text of 1.9 MB in JSON."""
     asked = {"query": f"WITH repeat($t, 950) AS x UNWIND range(1, $n) AS i {query}"}
     return http.post(f"{graph}/cypher", json=asked | {"params": {"t": LONG[:1000], "n": count}}, headers=headers)
 
 
-def test_rows_longer_than_what_is_sent_at_once(http: httpx.Client, graph: str) -> None:
-    """They come whole in every form, and where they are too much for JSON, whole ones before them do."""
+def test_rows_larger_than_a_stream_block(http: httpx.Client, graph: str) -> None:
+    """All formats return them completely; if JSON exceeds its limit, it contains the complete rows before."""
     query, expected = "RETURN i, x", [[1, LONG], [2, LONG]]
     assert accepted(long_rows(http, graph, query, 2))["rows"] == expected
     _, *lines, _ = long_rows(http, graph, query, 2, **NDJSON).content.splitlines()
@@ -375,7 +375,7 @@ def test_rows_longer_than_what_is_sent_at_once(http: httpx.Client, graph: str) -
     assert all(row == [at, LONG] for at, row in enumerate(cut["rows"], 1))
 
 
-def test_fences_of_markdown_are_taken_off(http: httpx.Client, graph: str) -> None:
+def test_markdown_fences_are_removed(http: httpx.Client, graph: str) -> None:
     fenced = "```cypher\nMATCH (n {id: 'n1'})\nRETURN n.content\n```"
     assert ask(http, graph, fenced)["rows"] == [["1"]]
     assert post(http, graph, fenced, headers=CSV).text.split() == ["n.content", "1"]

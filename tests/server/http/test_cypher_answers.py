@@ -1,4 +1,4 @@
-"""Answers that the engines give otherwise: over real HTTP, with the engine that the tests run with."""
+"""Cypher answers in which the engines differ from openCypher, over HTTP with the engine of the test run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.http.serving import accepted, refusal
 
 @pytest.fixture(scope="module")
 def chain(http: httpx.Client) -> str:
-    """The path of a store with a -> b -> c and a -> c."""
+    """Path of a store with a -> b -> c and a -> c."""
     api = "/api/memory/answers"
     nodes = [
         {"id": name, "type": "t", "content": text, "created_by": ""}
@@ -54,12 +54,12 @@ EXPRESSIONS: dict[str, Any] = {
     "[1, 2, 3][0..0]": [],
     "[1, 2, 3][-2..$one + 2]": [2, 3],
     "{a: 1}.a": 1,
-    # A constant null is no match, whichever side it is on.
+    # A constant null matches nothing, on either side.
     "CASE true WHEN nullif(true, true) THEN 'x' ELSE 'y' END": "y",
     "CASE 1 WHEN CAST(NULL AS INT64) THEN 'x' WHEN 1 THEN 'one' END": "one",
     "CASE CAST(NULL AS INT64) WHEN 1 THEN 'x' WHEN CAST(NULL AS INT64) THEN 'z' ELSE 'y' END": "y",
     "CASE $one + 1 WHEN nullif($one, 1) THEN 'x' WHEN 2 THEN 'two' END": "two",
-    # A condition that is a CASE of its own.
+    # A condition that is itself a CASE.
     "CASE WHEN CASE WHEN true THEN true ELSE $one = 1 END THEN 'x' ELSE 'y' END": "x",
     "CASE WHEN (CASE $one WHEN 1 THEN true END) THEN 'x' END": "x",
     "CASE WHEN {a: $one = 1}.a THEN 'x' END": "x",
@@ -88,7 +88,7 @@ EXPRESSIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_is_answered_as_opencypher_has_it(http: httpx.Client, chain: str, expression: str) -> None:
+def test_expressions_follow_opencypher(http: httpx.Client, chain: str, expression: str) -> None:
     params = {"text": "text", "empty": "", "one": 1, "large": 2**31}
     answer = ask(http, chain, f"RETURN {expression}", params=params)
     [[found]] = answer["rows"]
@@ -120,7 +120,7 @@ COUNTED: dict[str, int] = {
 
 
 @pytest.mark.parametrize("condition", COUNTED)
-def test_a_condition_holds_for_as_many_nodes(http: httpx.Client, chain: str, condition: str) -> None:
+def test_conditions_match_expected_node_counts(http: httpx.Client, chain: str, condition: str) -> None:
     params = {"half": 0.5, "none": []}
     found = values(http, chain, f"MATCH (n:Entity) WHERE {condition} RETURN count(*)", params=params)
     assert found == [COUNTED[condition]]
@@ -141,7 +141,7 @@ STATEMENTS: dict[str, list[list[Any]]] = {
     "MATCH (x)-[]->(y) MATCH (y)-[]->(z) RETURN x.id, z.id": [["a", "c"]],
     "MATCH (a {id: 'a'})-[r]->(b) MATCH (c)-[r]->(d {id: 'c'}) RETURN c.id, d.id": [["a", "c"]],
     "MATCH (a)-->(b)-->(c) RETURN *": [],
-    # What an OPTIONAL MATCH has not found is null.
+    # An OPTIONAL MATCH without a match gives null.
     "OPTIONAL MATCH p = (x {id: 'z'})-[]->(y) RETURN p IS NULL, p IS NOT NULL, length(p), p": [
         [True, False, None, None],
     ],
@@ -169,14 +169,14 @@ STATEMENTS: dict[str, list[list[Any]]] = {
 
 
 @pytest.mark.parametrize("text", STATEMENTS)
-def test_a_statement_is_answered_as_opencypher_has_it(http: httpx.Client, chain: str, text: str) -> None:
+def test_statements_follow_opencypher(http: httpx.Client, chain: str, text: str) -> None:
     found = ask(http, chain, text)["rows"]
     assert found == STATEMENTS[text] or (text.endswith("RETURN *") and len(found) == 1)
 
 
 @pytest.fixture(scope="module")
 def sparse(http: httpx.Client) -> str:
-    """The path of a store whose nodes have a name and tags, or neither, in turn."""
+    """Path of a store whose nodes alternately have a name and tags, or neither."""
     api = "/api/memory/sparse"
     nodes = [
         {"id": f"n{i}", "type": "t", "content": "banana"}
@@ -205,8 +205,8 @@ def sparse(http: httpx.Client) -> str:
         "CASE WHEN CASE WHEN n.layer = 1 THEN true ELSE false END THEN n.name END",
     ],
 )
-def test_a_condition_changes_no_value_of_rows_with_nulls(http: httpx.Client, sparse: str, expression: str) -> None:
-    """Engines put the value of another row into some functions of three arguments behind a condition."""
+def test_conditions_keep_values_of_rows_with_nulls(http: httpx.Client, sparse: str, expression: str) -> None:
+    """Engines pass values of other rows to some functions with three arguments after a condition."""
     alone = {f"n{i}": values(http, sparse, f"MATCH (n {{id: 'n{i}'}}) RETURN {expression}")[0] for i in range(20)}
     for condition in ("n.layer = 2", "n.id > 'n15'", "n.layer IS NULL OR n.layer = 1"):
         found = ask(http, sparse, f"MATCH (n) WHERE {condition} RETURN n.id, {expression}")["rows"]
@@ -228,17 +228,17 @@ def test_a_null_among_lists_of_a_parameter_is_refused(http: httpx.Client, sparse
         assert "send an empty list" in document["detail"]
 
 
-def test_columns_are_named_as_they_were_typed(http: httpx.Client, chain: str) -> None:
+def test_column_names_keep_the_source_text(http: httpx.Client, chain: str) -> None:
     found = ask(http, chain, "MATCH (a)-->(b)-->(c) RETURN *, [1, 2][0], substring(a.id, 0), a.id")
     assert found["columns"] == ["a", "b", "c", "[1, 2][0]", "substring(a.id, 0)", "a.id"]
 
 
 @pytest.mark.skipif(ENGINE == "ladybug", reason="it has no JSON functions")
-def test_a_key_that_is_not_there_is_null(http: httpx.Client, chain: str) -> None:
+def test_missing_map_key_is_null(http: httpx.Client, chain: str) -> None:
     assert values(http, chain, "MATCH (n {id: 'a'}) RETURN json_extract(n.attributes, 'x')") == [None]
 
 
-def test_texts_are_stored_as_they_are_meant(http: httpx.Client, api: str) -> None:
+def test_string_escapes_are_stored_correctly(http: httpx.Client, api: str) -> None:
     for text, stored in (
         ("'one\\ntwo'", "one\ntwo"),
         ("'C:\\\\new'", "C:\\new"),
@@ -251,7 +251,7 @@ def test_texts_are_stored_as_they_are_meant(http: httpx.Client, api: str) -> Non
     refusal(post(http, api, "MATCH (n) SET n.content = 'C:\\data'", mode="write"), 400)
 
 
-def test_a_loop_is_not_counted_twice(http: httpx.Client, api: str) -> None:
+def test_self_loop_is_matched_once(http: httpx.Client, api: str) -> None:
     nodes, edges = [{"id": "a", "type": "t"}], [{"from": "a", "to": "a", "relation_type": "R"}]
     accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))
     for pattern in ("(a)-[]-(b)", "(a)-[*1..2]-(b)", "(a)-[*0..1]->(b)"):
@@ -263,7 +263,7 @@ def test_a_loop_is_not_counted_twice(http: httpx.Client, api: str) -> None:
     assert values(http, api, "MATCH (a)-[]-(b) RETURN count(DISTINCT b.id)") == [1]
 
 
-def test_a_path_without_an_upper_bound_is_not_cut(http: httpx.Client, api: str) -> None:
+def test_unbounded_path_is_complete(http: httpx.Client, api: str) -> None:
     ids = [f"n{number:02}" for number in range(40)]
     edges = [{"from": one, "to": other, "relation_type": "R"} for one, other in pairwise(ids)]
     body = {"nodes": [{"id": each, "type": "t"} for each in ids[:20]], "edges": edges[:19]}

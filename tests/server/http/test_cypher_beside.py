@@ -1,4 +1,4 @@
-"""Statements beside other work: reads, and the end of the server."""
+"""Statements concurrent with reads, and with shutdown."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def scrape(http: httpx.Client) -> Scrape:
     return Scrape.read(http.get(http.base_url.join("/metrics")).text)
 
 
-def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
-    """One writes for long, and more of them wait than there are threads for reads."""
+def test_reads_continue_during_writing_statements(tmp_path: Path) -> None:
+    """One statement writes for long, and more of them wait than there are read threads."""
     long = ENDLESS.replace(
         "RETURN count(i + j + k)", "WITH count(i + j + k) AS n CREATE (:Entity {id: 'x', type: 't'})"
     )
@@ -31,7 +31,7 @@ def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
     ):
         accepted(http.post("/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
         first = threads.submit(post, http, "", long, mode="write", timeout_ms=2_500)
-        until(lambda: scrape(http).value("kgserve_requests_in_progress") == 2)  # that one, and the question
+        until(lambda: scrape(http).value("kgserve_requests_in_progress") == 2)  # That statement, and the query.
         text = "CREATE (:Entity {{id: 'w{}', type: 't'}})"
         writes = [threads.submit(post, http, "", text.format(i), mode="write") for i in range(18)]
         counts: list[int] = []
@@ -44,7 +44,7 @@ def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
         assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[19]]
 
 
-def test_a_server_stops_under_a_statement(tmp_path: Path) -> None:
+def test_shutdown_interrupts_a_statement(tmp_path: Path) -> None:
     statuses: list[int] = []
 
     def hang(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Which store a request is about whose path names none: the query's, else the header's, else the default one."""
+"""Store selection for paths without a store: query, then header, then default store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HISTORY = "/api/v1/entities/a/history"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """With three stores, each with a node that says which one it is in, and keys."""
+    """Server with three stores, each with a node that names it, and keys."""
     data = tmp_path_factory.mktemp("stores") / "data"
     admin = given(data, "admin")
     with serving(data, rate_limit=0, default_store="usual") as running:
@@ -38,14 +38,14 @@ def of_store(answer: httpx.Response) -> str:
     return answer.json()[0]["content"]
 
 
-def test_the_query_then_the_header_then_the_setting(http: httpx.Client) -> None:
+def test_store_selection_order(http: httpx.Client) -> None:
     header = {"Kgserve-Store": "headed"}
     assert of_store(http.get(HISTORY, params={"store": "asked"}, headers=header)) == "asked"
     assert of_store(http.get(HISTORY, headers=header)) == "headed"
     assert of_store(http.get(HISTORY)) == "usual"
 
 
-def test_what_names_no_store(http: httpx.Client) -> None:
+def test_invalid_store_names_are_refused(http: httpx.Client) -> None:
     refusal(http.get(HISTORY, params={"store": "not-there"}), 404)
     refusal(http.get(HISTORY, headers={"Kgserve-Store": "not-there"}), 404)
     refusal(http.get(HISTORY, params={"store": ""}), 400)
@@ -53,7 +53,7 @@ def test_what_names_no_store(http: httpx.Client) -> None:
     assert "twice" in refusal(http.get(HISTORY, params={"store": ["asked", "usual"]}), 400)["detail"]
 
 
-def test_a_store_of_others_is_not_there(served: Served) -> None:
+def test_inaccessible_store_is_not_found(served: Served) -> None:
     with client(served.url, given(served.data, "write", stores=("asked",))) as http:
         assert of_store(http.get(HISTORY, params={"store": "asked"})) == "asked"
         for wanted in ({}, {"store": "usual"}, {"store": "headed"}):

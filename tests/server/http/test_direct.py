@@ -1,4 +1,4 @@
-"""Operations that are answered without the router must be answered as if they had gone through it."""
+"""Operations on the fast path must give the same responses as through Litestar's router."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def edge_of(served: Served) -> Any:
 
 @contextmanager
 def routed(served: Served) -> Generator[None]:
-    """Inside, the router answers everything."""
+    """Disable the fast path until the end of the block."""
     edge = edge_of(served)
     before = edge.routes
     edge.routes = RouteTable()
@@ -90,7 +90,7 @@ def shown(response: httpx.Response) -> tuple[int, dict[str, str], bytes]:
 
 
 @pytest.mark.parametrize(("method", "path", "body", "headers"), ASKED, ids=lambda each: str(each)[:40])
-def test_answers_are_the_router_s(
+def test_fast_path_matches_the_router(
     served: Served, http: httpx.Client, api: str, method: str, path: str, body: bytes | None, headers: dict[str, str]
 ) -> None:
     accepted(http.post(f"{api}/inject", json=BODY))
@@ -108,7 +108,7 @@ def test_requests_are_counted_by_their_route(http: httpx.Client, api: str) -> No
         assert f'route="{route}"' in scrape
 
 
-def test_a_body_may_come_later_and_in_pieces(served: Served, http: httpx.Client, api: str) -> None:
+def test_body_may_arrive_late_and_in_chunks(served: Served, http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", json=BODY))
     body = b'{"start_id":"a/b"}'
     head = f"POST {api}/traverse HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n".encode()
@@ -120,7 +120,7 @@ def test_a_body_may_come_later_and_in_pieces(served: Served, http: httpx.Client,
         assert read_reply(connection).status == 200
 
 
-def test_pipelined_requests_are_answered_in_turn(served: Served) -> None:
+def test_pipelined_fast_path_requests_are_answered_in_order(served: Served) -> None:
     asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in (b"/health", b"/nowhere") * 10)
     with socket.create_connection(("127.0.0.1", served.port), 10) as connection:
         connection.sendall(asked + b"GET /health HTTP/1.0\r\nhost: localhost\r\n\r\n")
@@ -129,13 +129,13 @@ def test_pipelined_requests_are_answered_in_turn(served: Served) -> None:
     assert b"connection: close" in answers.rpartition(b"HTTP/1.1")[2]
 
 
-def test_a_stop_waits_for_no_one_in_the_end(served: Served, http: httpx.Client) -> None:
+def test_idle_wait_has_a_time_limit(served: Served, http: httpx.Client) -> None:
     accepted(http.get("/health"))
     refusal(http.get("/nowhere"), 404)
     assert edge_of(served).running == 0
 
 
-def test_what_a_path_names() -> None:
+def test_route_table_path_matching() -> None:
     found = ROUTES.find("GET", "/api/memory/s/nodes/a%2Fb")
     assert found is not None
     assert (found[0].case.path, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})
@@ -143,14 +143,14 @@ def test_what_a_path_names() -> None:
         assert ROUTES.find(method, path) is None
 
 
-def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:
+def test_malformed_host_is_refused_without_allowed_hosts() -> None:
     guard = CsrfGuard("0.0.0.0")  # noqa: S104
     guard.check([(b"host", b"anything.example:80")])
     with pytest.raises(InvalidInput):
         guard.check([(b"host", b"any\xe9thing.example")])
 
 
-def test_what_waits_goes_on_in_a_task_and_in_its_context() -> None:
+def test_waiting_request_continues_in_a_task_with_its_context() -> None:
     asyncio.run(_begun_and_cancelled())
 
 

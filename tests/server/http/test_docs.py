@@ -1,4 +1,4 @@
-"""The page of the description where keys are asked for: itself open to all, what it shows is not."""
+"""The documentation page on a server with keys: the page is public, its content is not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/docs.css", "/docs/docs.js"])
-def test_the_page_needs_no_key_and_holds_nothing(keyed: Served, path: str) -> None:
+def test_docs_page_is_public_without_data(keyed: Served, path: str) -> None:
     answer = httpx.get(f"{keyed.url}{path}")
     assert answer.status_code == 200
     assert "payroll" not in answer.text
@@ -32,11 +32,11 @@ def test_the_page_needs_no_key_and_holds_nothing(keyed: Served, path: str) -> No
 
 
 @pytest.mark.parametrize("path", ["/docs/", "/docs/other", "/docs/docs.js/", "/docs/..%2fopenapi.json", "/DOCS"])
-def test_nothing_else_below_it_is_open(keyed: Served, path: str) -> None:
+def test_paths_below_docs_require_a_key(keyed: Served, path: str) -> None:
     refusal(httpx.get(f"{keyed.url}{path}"), 401)
 
 
-def test_what_it_describes_needs_a_key(keyed: Served) -> None:
+def test_openapi_requires_a_key(keyed: Served) -> None:
     refusal(httpx.get(f"{keyed.url}/openapi.json"), 401)
     described = accepted(httpx.get(f"{keyed.url}/openapi.json", headers=bearer(given(keyed.data, "read"))))
     assert described["paths"]["/docs"]["get"]["security"] == []

@@ -1,4 +1,4 @@
-"""Graphs to be drawn, against a plain model, and what is refused."""
+"""Graph drawing against a plain model, and refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.http.drawn import NAMES, Model, around, edges_among, keys, pic
 from tests.server.http.serving import accepted, refusal
 
 NOW = "2050-01-01T00:00:00.000000Z"
-"""As true as the present, of bounds in 2000 and 2100."""
+"""Valid now, with bounds in 2000 and 2100."""
 THEN = "1990-01-01T00:00:00.000000Z"
 
 
@@ -35,7 +35,7 @@ def drawn(model: Model, **wanted: Any) -> dict[str, Any]:
 
 
 def asked(source: random.Random) -> dict[str, Any]:
-    """Some way to ask for what is around."""
+    """Generate a request for the neighbourhood of nodes."""
     given: dict[str, Any] = {
         "depth": source.randrange(4),
         "direction": source.choice(("both", "outgoing", "incoming")),
@@ -48,11 +48,11 @@ def asked(source: random.Random) -> dict[str, Any]:
 
 
 def moments(source: random.Random) -> tuple[dict[str, Any], str | None]:
-    """A moment in the world as it is asked for, and for the model."""
+    """Generate a valid time as it is sent, and for the model."""
     return source.choice((({}, NOW), ({"valid_at": "any"}, None), ({"valid_at": THEN}, THEN)))
 
 
-def test_what_is_around_is_what_the_model_finds(model: Model) -> None:
+def test_neighbourhood_matches_the_model(model: Model) -> None:
     source = random.Random(7)
     for attempt in range(60):
         wanted, (when, at) = asked(source), moments(source)
@@ -77,7 +77,7 @@ def test_what_is_around_is_what_the_model_finds(model: Model) -> None:
             assert answer["edges"].get(bound, [None] * len(expected)) == expected
 
 
-def test_named_nodes_come_with_the_edges_among_them(model: Model) -> None:
+def test_drawing_named_nodes_includes_edges_among_them(model: Model) -> None:
     source = random.Random(8)
     for _ in range(20):
         (when, at), sequence = moments(source), source.randrange(len(model.states))
@@ -90,7 +90,7 @@ def test_named_nodes_come_with_the_edges_among_them(model: Model) -> None:
         assert answer["left_out"] == []
 
 
-def test_lives_are_those_of_the_model_and_bring_what_is_gone(model: Model) -> None:
+def test_lifespans_match_the_model_and_include_deleted_rows(model: Model) -> None:
     answer = drawn(model, ids=[*NAMES, "nobody"], valid_at="any", lives=True)
     once = {each for state in model.states for each in state.nodes}
     assert answer["nodes"]["id"] == [each for each in NAMES if each in once]
@@ -113,7 +113,7 @@ def test_lives_are_those_of_the_model_and_bring_what_is_gone(model: Model) -> No
     assert {*keys(past)} == every
 
 
-def test_an_overview_begins_with_those_that_have_most_edges(model: Model) -> None:
+def test_overview_begins_with_nodes_of_highest_degree(model: Model) -> None:
     for sequence in (len(model.states) - 1, len(model.states) // 2):
         moment, state = {"as_of": sequence, "valid_at": "any"}, model.states[sequence]
         whole = drawn(model, overview=3, **moment)
@@ -126,7 +126,7 @@ def test_an_overview_begins_with_those_that_have_most_edges(model: Model) -> Non
     assert picture(answer) == around(state, by_degree[:2], {"max_nodes": 7, "per_node": 2}, None)
 
 
-def test_commits_are_told_over_time(model: Model) -> None:
+def test_commit_timeline(model: Model) -> None:
     latest = len(model.states) - 1
     for wanted in (1, 4, 120, 5000, -3):
         found = accepted(model.http.get(f"{model.api}/timeline", params={"buckets": wanted}))
@@ -139,7 +139,7 @@ def test_commits_are_told_over_time(model: Model) -> None:
     assert accepted(model.http.get(f"{model.api}/timeline"))["buckets"]
 
 
-def test_labels_are_the_first_of_some_texts(http: httpx.Client, api: str) -> None:
+def test_labels_use_the_first_available_text(http: httpx.Client, api: str) -> None:
     labels = {
         "summary": {"summary": " The  summary ", "name": "own", "attributes": {"name": "n"}, "content": "c"},
         "own": {"name": "own", "attributes": {"name": "n"}, "content": "c"},
@@ -159,7 +159,7 @@ def test_labels_are_the_first_of_some_texts(http: httpx.Client, api: str) -> Non
     assert answer["nodes"].keys() == {"id", "type", "label"}
 
 
-def test_columns_are_those_that_were_asked_for(http: httpx.Client, store: str, api: str) -> None:
+def test_drawing_returns_requested_columns(http: httpx.Client, store: str, api: str) -> None:
     told = {"content": "Tea is hot", "layer": 0, "tags": ["drink"]}
     above = accepted(http.post(f"/api/memories?store={store}", json=told), 201)["id"]
     below = accepted(
@@ -180,7 +180,7 @@ def test_columns_are_those_that_were_asked_for(http: httpx.Client, store: str, a
     assert accepted(http.post(f"{api}/graph", json={"ids": [below], "fields": []}))["nodes"].keys() == {"id", "type"}
 
 
-def test_links_stand_apart_and_merged_nodes_are_found(http: httpx.Client, api: str) -> None:
+def test_drawing_links_and_merged_nodes(http: httpx.Client, api: str) -> None:
     nodes = [{"id": each, "type": "t"} for each in "abc"]
     edges = [
         {"from": "a", "to": "x", "relation_type": "sees", "to_graph": "elsewhere", "weight": 0.5},
@@ -196,7 +196,7 @@ def test_links_stand_apart_and_merged_nodes_are_found(http: httpx.Client, api: s
         assert answer["links"] == {"from": [1], "to_graph": ["elsewhere"], "to": ["x"], "type": [kind], "weight": [0.5]}
 
 
-def test_links_have_lives_and_come_when_they_are_gone(http: httpx.Client, api: str) -> None:
+def test_links_have_lifespans_after_deletion(http: httpx.Client, api: str) -> None:
     link = {"from": "a", "to": "x", "relation_type": "sees", "to_graph": "elsewhere"}
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}], "edges": [link]}))
     accepted(
@@ -214,7 +214,7 @@ def test_links_have_lives_and_come_when_they_are_gone(http: httpx.Client, api: s
     assert "lives" not in accepted(http.post(f"{api}/graph", json={"ids": ["a"]}))["links"]
 
 
-def test_of_many_lives_the_newest_are_told(http: httpx.Client, api: str) -> None:
+def test_newest_lifespans_are_returned(http: httpx.Client, api: str) -> None:
     for number in range(103):
         accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "n", "type": "t", "content": str(number)}]}))
     nodes = accepted(http.post(f"{api}/graph", json={"ids": ["n"], "lives": True}))["nodes"]
@@ -245,7 +245,7 @@ def test_of_many_lives_the_newest_are_told(http: httpx.Client, api: str) -> None
         ({"overview": 3, "follow": True}, "follow"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(http: httpx.Client, api: str, body: dict[str, Any], place: str) -> None:
+def test_invalid_drawing_requests_are_refused(http: httpx.Client, api: str, body: dict[str, Any], place: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     told = refusal(http.post(f"{api}/graph", json=body), 400)
     assert [each["path"] for each in told.get("errors", [])][:1] == ([place] if place else [])
@@ -273,7 +273,7 @@ def test_limits_are_clamped(http: httpx.Client, api: str) -> None:
     }
 
 
-def test_an_empty_store_and_one_that_is_not_there(http: httpx.Client, api: str) -> None:
+def test_drawing_of_empty_and_missing_stores(http: httpx.Client, api: str) -> None:
     refusal(http.post(f"{api}/graph", json={"overview": 3}), 404)
     refusal(http.get(f"{api}/timeline"), 404)
     accepted(http.put(api), 201)
@@ -283,7 +283,7 @@ def test_an_empty_store_and_one_that_is_not_there(http: httpx.Client, api: str) 
     refusal(http.get(f"{api}/timeline?buckets=many"), 400)
 
 
-def test_without_a_history_there_are_no_lives(http: httpx.Client, api: str) -> None:
+def test_lifespans_require_history(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json={"history": "none"}), 201)
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     assert accepted(http.post(f"{api}/graph", json={"overview": 3}))["nodes"]["id"] == ["a"]

@@ -1,4 +1,4 @@
-"""Edges by their ids, and those of one node in order."""
+"""Edges by id, and the ordered edges of one node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ODD = ["a~b", "a/b", "a%2Fb", "..", ".", " ", "ü 鱼\U0001f41f", 'q"\\?#&+', "\
 
 
 def inject(http: httpx.Client, api: str, *ids: str, edges: list[Json]) -> int:
-    """Write nodes and edges; the commit."""
+    """Write nodes and edges; return the commit sequence."""
     nodes = [{"id": each, "type": "t"} for each in ids]
     return accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))["sequence"]
 
@@ -29,19 +29,19 @@ def page(http: httpx.Client, api: str, side: str = "outgoing", of: str = "hub", 
 
 
 def ends(http: httpx.Client, api: str, side: str = "outgoing", of: str = "hub", **query: Any) -> list[str]:
-    """The other ends, in the order of the page."""
+    """Return the other ends in the order of the page."""
     return [each["to" if side == "outgoing" else "from"] for each in page(http, api, side, of, **query)["edges"]]
 
 
 @pytest.fixture
 def ordered(http: httpx.Client, api: str) -> str:
-    """A hub with edges in the order of the numbers in the names of their targets; written in another."""
+    """Create a hub with edges in the order of the numbers in their targets' names; written in another order."""
     return fill(http, api)
 
 
 @pytest.fixture(scope="module")
 def shared(http: httpx.Client) -> str:
-    """The same, for tests that write nothing."""
+    """Store for tests that do not write."""
     return fill(http, "/api/memory/edges-of-node")
 
 
@@ -68,7 +68,7 @@ def test_an_edge_is_found_and_deleted_by_its_id(http: httpx.Client, odd: str) ->
         assert accepted(http.delete(url))["existed"]
         assert not accepted(http.delete(url))["existed"]
         assert id_ in refusal(http.get(url), 404)["detail"]
-    if odd not in {".", ".."}:  # clients take these for steps in a path
+    if odd not in {".", ".."}:  # Clients normalize these as path segments.
         assert [each["relation_type"] for each in page(http, api, of=quote(odd, safe=""))["edges"]] == ["R"]
 
 
@@ -98,7 +98,7 @@ def test_an_edge_has_the_same_id_wherever_it_is_shown(http: httpx.Client, shared
         "ü~r~c",
     ],
 )
-def test_what_is_the_id_of_no_edge(http: httpx.Client, shared: str, id_: str) -> None:
+def test_unknown_edge_ids_are_not_found(http: httpx.Client, shared: str, id_: str) -> None:
     for method in ("GET", "DELETE"):
         document = refusal(http.request(method, f"{shared}/edges/{id_}"), 400)
         assert "source~relation_type~target" in document["detail"]
@@ -107,15 +107,15 @@ def test_what_is_the_id_of_no_edge(http: httpx.Client, shared: str, id_: str) ->
     assert http.get(f"{shared}/edges/hub~R~e1").status_code == 200
 
 
-def test_edges_come_by_ordinal_and_then_by_age(http: httpx.Client, ordered: str) -> None:
-    # e2 was made at 07:00, e3 at 08:00, and e4 half a second later: as texts they would come in another order.
+def test_edges_are_ordered_by_ordinal_then_age(http: httpx.Client, ordered: str) -> None:
+    # e2 was made at 07:00, e3 at 08:00, and e4 half a second later; as texts they would be ordered differently.
     assert ends(http, ordered) == ["e0", "e1", "e2", "e3", "e4"]
     assert [each.get("ordinal") for each in page(http, ordered)["edges"]] == [-5, 3, None, None, None]
     inject(http, ordered, edges=[edge("e4", ordinal=0)])
     assert ends(http, ordered) == ["e0", "e4", "e1", "e2", "e3"]
 
 
-def test_what_starts_and_what_ends_at_a_node(http: httpx.Client, ordered: str) -> None:
+def test_outgoing_and_incoming_edges(http: httpx.Client, ordered: str) -> None:
     loop = edge("hub", "SELF", ordinal=9)
     inject(http, ordered, edges=[edge("hub", source="e1", ordinal=2), edge("hub", source="e0"), loop])
     assert ends(http, ordered, "incoming") == ["e1", "hub", "e0"]
@@ -124,7 +124,7 @@ def test_what_starts_and_what_ends_at_a_node(http: httpx.Client, ordered: str) -
     assert ends(http, ordered, of="e3") == []
 
 
-def test_pages_are_parts_of_the_whole(http: httpx.Client, shared: str) -> None:
+def test_edge_pagination(http: httpx.Client, shared: str) -> None:
     whole = page(http, shared)
     assert whole["next_offset"] is None
     assert page(http, shared, limit=5)["next_offset"] is None
@@ -153,7 +153,7 @@ def test_edges_of_some_kinds(http: httpx.Client, ordered: str) -> None:
     assert len(ends(http, ordered, kind="")) == 7
 
 
-def test_edges_as_they_were_and_as_they_were_true(http: httpx.Client, ordered: str) -> None:
+def test_edges_as_of_and_valid_at(http: httpx.Client, ordered: str) -> None:
     over, begun = {"valid_to": "2020-01-01T00:00:00Z"}, {"valid_from": "2015-01-01T00:00:00Z"}
     inject(http, ordered, edges=[edge("e3", **over), edge("e0", **begun)])
     last = accepted(http.post(f"{ordered}/nodes/e1/retire", json={"valid_to": "2018-01-01T00:00:00Z"}))["sequence"]
@@ -168,7 +168,7 @@ def test_edges_as_they_were_and_as_they_were_true(http: httpx.Client, ordered: s
     assert ends(http, ordered, "incoming", "e1", valid_at="2017-01-01T00:00:00Z") == ["hub"]
 
 
-def test_a_node_that_was_not_there(http: httpx.Client, ordered: str, store: str) -> None:
+def test_edges_of_a_missing_node(http: httpx.Client, ordered: str, store: str) -> None:
     start = f"there is no node 'e1' in store '{store}'"
     for side in ("outgoing", "incoming"):
         document = refusal(http.get(f"{ordered}/nodes/nobody/{side}"), 404)
@@ -191,7 +191,7 @@ def test_a_node_that_was_not_there(http: httpx.Client, ordered: str, store: str)
         *("valid_at=then", "valid_at=", "as_of=x", "as_of=-1", f"kind={'x' * 513}", "&".join(["kind=a"] * 101)),
     ],
 )
-def test_no_page_can_be_made_of_it(http: httpx.Client, shared: str, query: str) -> None:
+def test_invalid_page_requests_are_refused(http: httpx.Client, shared: str, query: str) -> None:
     name = query.partition("=")[0]
     for side in ("outgoing", "incoming"):
         assert name in refusal(http.get(f"{shared}/nodes/hub/{side}?{query}"), 400)["detail"]

@@ -18,7 +18,7 @@ def put(http: httpx.Client, api: str, **node: Any) -> int:
 
 
 def ask(http: httpx.Client, store: str, entity: str, **query: Any) -> httpx.Response:
-    # A path's segments of dots would be taken for steps by the client.
+    # Clients normalize dot segments.
     segment = quote(entity, safe="").replace(".", "%2E")
     return http.get(f"/api/v1/entities/{segment}/history", params={"store": store, **query})
 
@@ -54,9 +54,7 @@ def test_the_versions_of_an_entity_in_order(http: httpx.Client, store: str, api:
     assert second["attributes"] == {"mood": "good"}
 
 
-def test_an_entity_that_is_gone_or_was_made_again_keeps_its_versions_apart(
-    http: httpx.Client, store: str, api: str
-) -> None:
+def test_deleted_and_recreated_entity_keeps_separate_versions(http: httpx.Client, store: str, api: str) -> None:
     put(http, api, id="a", content="one")
     accepted(http.delete(f"{api}/nodes/a"))
     (only,) = versions(http, store, "a")
@@ -67,7 +65,7 @@ def test_an_entity_that_is_gone_or_was_made_again_keeps_its_versions_apart(
     assert [each["id"] for each in found] == ["a@1", "a@3"]
 
 
-def test_pages_follow_each_other(http: httpx.Client, store: str, api: str) -> None:
+def test_entity_history_pagination(http: httpx.Client, store: str, api: str) -> None:
     for number in range(5):
         put(http, api, id="a b", content=f"{number}")
     path, found = f"/api/v1/entities/a%20b/history?store={store}&limit=2", list[str]()
@@ -91,7 +89,7 @@ def test_a_page_of_large_versions_ends_early(http: httpx.Client, store: str, api
     assert len(versions(http, store, "a", after_sequence=20)) == 3
 
 
-def test_what_cannot_be_asked(http: httpx.Client, store: str, api: str) -> None:
+def test_invalid_entity_history_requests_are_refused(http: httpx.Client, store: str, api: str) -> None:
     put(http, api, id="a")
     refusal(ask(http, store, "never"), 404)
     refusal(ask(http, f"{store}-not-there", "a"), 404)

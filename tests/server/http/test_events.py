@@ -25,7 +25,7 @@ STREAMS = 4
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server with few streams, short queues and a quick heart."""
+    """Server with few streams, short queues and a short heartbeat interval."""
     options = {"event_heartbeat": HEARTBEAT, "max_event_streams": STREAMS, "event_queue": 50, "max_open_stores": 2}
     with serving(tmp_path_factory.mktemp("events") / "data", **options) as running:
         yield running
@@ -92,7 +92,7 @@ def test_events_follow_each_write(quick: Served, client: httpx.Client, store: st
     assert told[5].data["id"] == "b"
 
 
-def test_the_row_is_the_one_that_the_api_shows(quick: Served, client: httpx.Client, store: str) -> None:
+def test_event_row_equals_the_api_row(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "a", "b", edges=[{"from": "a", "to": "b", "relation_type": "r", "attributes": {"k": [1]}}])
     shown = accepted(client.get(f"/api/memory/{store}/nodes/a"))
     with stream(quick, store, "?since=0") as listener:
@@ -102,7 +102,7 @@ def test_the_row_is_the_one_that_the_api_shows(quick: Served, client: httpx.Clie
     assert edge.data == {**shown["outgoing"][0], **further}
 
 
-def test_what_writes_mean_for_memories_comes_behind_the_rows(quick: Served, client: httpx.Client, store: str) -> None:
+def test_memory_events_follow_row_events(quick: Served, client: httpx.Client, store: str) -> None:
     said = {"nodes": [{"id": "m", "type": "fact", "content": "tea", "confidence": 1}, {"id": "Ada", "type": "person"}]}
     said["nodes"][1]["name"] = "Ada"
     accepted(client.post(f"/api/memory/{store}/inject", json=said))
@@ -129,7 +129,7 @@ def test_what_writes_mean_for_memories_comes_behind_the_rows(quick: Served, clie
 
 
 @pytest.mark.parametrize("how", ["header", "query"])
-def test_resuming_in_the_middle_of_a_write(quick: Served, client: httpx.Client, store: str, how: str) -> None:
+def test_event_stream_resumption_within_a_commit(quick: Served, client: httpx.Client, store: str, how: str) -> None:
     inject(client, store, "a", "b", "c")
     inject(client, store, "d")
     question, header = ("", "1-0") if how == "header" else ("?last_event_id=1-0", "")
@@ -139,13 +139,13 @@ def test_resuming_in_the_middle_of_a_write(quick: Served, client: httpx.Client, 
         assert [each.id for each in take(listener, 1)] == ["3-0"]
 
 
-def test_the_header_wins(quick: Served, client: httpx.Client, store: str) -> None:
+def test_last_event_id_header_overrides_the_query(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "a", "b", "c")
     with stream(quick, store, "?since=0&last_event_id=1-0", "1-1") as listener:
         assert [each.id for each in take(listener, 1)] == ["1-2"]
 
 
-def test_touched_edges_are_no_news(quick: Served, client: httpx.Client, store: str) -> None:
+def test_unchanged_edges_cause_no_event(quick: Served, client: httpx.Client, store: str) -> None:
     edge = {"from": "a", "to": "a", "relation_type": "r"}
     inject(client, store, "a", edges=[edge])
     with stream(quick, store).greet() as listener:
@@ -182,9 +182,7 @@ def test_filters(quick: Served, client: httpx.Client, store: str) -> None:
             assert [each.id for each in take(listener, len(ids))] == ids
 
 
-def test_silence_is_broken_by_heartbeats_that_carry_the_position(
-    quick: Served, client: httpx.Client, store: str
-) -> None:
+def test_heartbeats_carry_the_position(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
     with stream(quick, store, "?kinds=edge_created").greet() as listener:
         inject(client, store, "b")
@@ -213,13 +211,11 @@ def test_several_stores(quick: Served, client: httpx.Client, store: str) -> None
         assert [each.id for each in take(listener, 1)] == [f"{two}:2-0,{one}:1"]
 
 
-def test_stores_that_are_made_and_dropped_while_listening_to_all(
-    quick: Served, client: httpx.Client, store: str
-) -> None:
+def test_events_of_created_and_dropped_stores(quick: Served, client: httpx.Client, store: str) -> None:
     with Listener(quick.port, "/api/events").greet() as listener:
         inject(client, store, "a")
         accepted(client.delete(f"/api/memory/{store}?confirm={store}"))
-        # A store that was dropped before its events were read takes them along.
+        # A store that is dropped before its events are read takes them along.
         told = [next(listener.events())]
         while told[-1].kind != "store_dropped":
             told.append(next(listener.events()))
@@ -230,7 +226,7 @@ def test_stores_that_are_made_and_dropped_while_listening_to_all(
     assert told[0].id.endswith("*:0")
 
 
-def test_a_store_is_told_of_with_its_settings_then_and_later(quick: Served, client: httpx.Client, store: str) -> None:
+def test_store_events_include_settings(quick: Served, client: httpx.Client, store: str) -> None:
     with Listener(quick.port, "/api/events?kinds=store_created,store_changed").greet() as listener:
         settings = {"conflict_policy": "manual", "kind_whitelist": ["note"]}
         accepted(client.put(f"/api/memory/{store}"), 201)
@@ -288,12 +284,12 @@ def test_a_stream_holds_no_store_open(quick: Served, client: httpx.Client, store
         ("/api/events?store={store}&last_event_id={store}:7", 410),
     ],
 )
-def test_what_is_refused(client: httpx.Client, path: str, status: int) -> None:
+def test_invalid_event_requests_are_refused(client: httpx.Client, path: str, status: int) -> None:
     inject(client, "refused", "a")
     refusal(client.get(path.format(store="refused")), status)
 
 
-def test_before_the_oldest_segment_is_gone(tmp_path: Path) -> None:
+def test_position_before_the_oldest_segment_is_gone(tmp_path: Path) -> None:
     with serving(tmp_path / "data", journal_segment_mb=1) as served, httpx.Client(base_url=served.url) as client:
         for number in range(5):
             inject(client, "s", "a", content=str(number) * 700_000)
@@ -310,7 +306,7 @@ def test_before_the_oldest_segment_is_gone(tmp_path: Path) -> None:
             assert [each.id for each in take(listener, 6 - oldest)] == [f"{n}-0" for n in range(oldest, 6)]
 
 
-def test_one_stream_too_many_and_a_place_that_comes_free(quick: Served, client: httpx.Client, store: str) -> None:
+def test_event_stream_limit_and_released_slot(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
     free_places(quick)
     kept = [stream(quick, store).greet() for _ in range(STREAMS)]
@@ -324,12 +320,12 @@ def test_one_stream_too_many_and_a_place_that_comes_free(quick: Served, client: 
 
 
 @pytest.mark.abuse(17)
-def test_a_listener_that_does_not_read_is_told_where_to_resume(quick: Served, client: httpx.Client, store: str) -> None:
+def test_slow_listener_gets_a_dropped_event(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "first")
     with stream(quick, store).greet() as listener:
-        for number in range(24):  # more than the sockets between take
+        for number in range(24):  # More than the socket buffers hold.
             inject(client, store, *(f"n{number}-{n}" for n in range(20)), content="x" * 50_000)
-        until(lambda: any(each.sending for each in open_streams(quick)))  # it cannot go on writing
+        until(lambda: any(each.sending for each in open_streams(quick)))  # It cannot continue writing.
         time.sleep(2 * SLOW_SECONDS)
         told = list(listener.events())
     last = told.pop()
@@ -341,7 +337,7 @@ def test_a_listener_that_does_not_read_is_told_where_to_resume(quick: Served, cl
     assert [each.id for each in told] == [f"{sequence}-{n}" for sequence in range(2, 26) for n in range(20)]
 
 
-def test_streams_end_in_order_when_the_server_stops(tmp_path: Path) -> None:
+def test_event_streams_end_gracefully_at_shutdown(tmp_path: Path) -> None:
     with serving(tmp_path / "data", shutdown_grace=600.0) as served, httpx.Client(base_url=served.url) as client:
         inject(client, "s", "a")
         listeners = [stream(served, "s").greet(), Listener(served.port, "/api/events").greet()]
@@ -351,12 +347,12 @@ def test_streams_end_in_order_when_the_server_stops(tmp_path: Path) -> None:
         served.server.stop()
         for each in listeners:
             assert list(each.events()) == []
-            assert each._response.isclosed()  # the last chunk came: it was not cut off
+            assert each._response.isclosed()  # The last chunk arrived: the stream was not cut off.
             each.close()
         assert time.monotonic() - begun < PATIENCE
 
 
-def test_a_listener_that_comes_and_goes_sees_every_event_once(quick: Served, client: httpx.Client, store: str) -> None:
+def test_reconnecting_listener_gets_every_event_once(quick: Served, client: httpx.Client, store: str) -> None:
     writes, choice = 200, random.Random(5)
     inject(client, store, "first")
     free_places(quick)
@@ -373,7 +369,7 @@ def test_a_listener_that_comes_and_goes_sees_every_event_once(quick: Served, cli
     while len(seen) < len(expected):
         with stream(quick, store, "", last_id) as listener:
             if listener.status == 429:
-                continue  # the place of the stream before is not free yet
+                continue  # The slot of the previous stream is not free yet.
             seen += [each.id for each in take(listener, min(choice.randint(1, 60), len(expected) - len(seen)))]
             last_id = seen[-1]
     writer.join()

@@ -1,4 +1,4 @@
-"""What few rows have, on every way in and out: summaries, tags, freshness, validity, names, and all of memories."""
+"""Optional fields on every way in and out: summaries, tags, freshness, validity, names and memory fields."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def set_(http: httpx.Client, api: str, statement: str) -> Json:
 
 @pytest.fixture
 def full(http: httpx.Client, api: str) -> str:
-    """A store with a node and an edge that have all there is, and a node without."""
+    """Store with a node and an edge that have all optional fields, and a node without."""
     return fill(http, api)
 
 
 @pytest.fixture(scope="module")
 def shared(http: httpx.Client) -> str:
-    """The same, for tests that change nothing."""
+    """Store for tests that do not write."""
     return fill(http, "/api/memory/extras")
 
 
@@ -72,7 +72,7 @@ def fill(http: httpx.Client, api: str) -> str:
     return api
 
 
-def test_they_come_back_as_they_were_sent(http: httpx.Client, shared: str) -> None:
+def test_optional_fields_round_trip(http: httpx.Client, shared: str) -> None:
     assert node(http, shared).items() >= (NODE | {"stale": False, "version": 1}).items()
     assert link(http, shared).items() >= EDGE.items()
     assert node(http, shared, "b").keys().isdisjoint({*NODE, "stale", "conflicts"})
@@ -90,7 +90,7 @@ def test_export_and_import_give_an_equal_store(http: httpx.Client, full: str) ->
     assert one | {"sequence": 1} == other | {"sequence": 1}
 
 
-def test_what_is_left_out_is_kept_and_what_is_empty_is_cleared(http: httpx.Client, full: str) -> None:
+def test_omitted_fields_are_kept_and_empty_ones_cleared(http: httpx.Client, full: str) -> None:
     nothing = dict.fromkeys([*NODE], None)
     assert inject(http, full, {"id": "a", **nothing}, edges=[LINK | dict.fromkeys(EDGE)])["nodes_unchanged"] == 1
     assert inject(http, full, {"id": "a", "content": "c"})["nodes_updated"] == 1
@@ -110,7 +110,7 @@ def test_what_is_left_out_is_kept_and_what_is_empty_is_cleared(http: httpx.Clien
     assert link(http, full)["ordinal"] == EDGE["ordinal"]
 
 
-def test_another_author_alone_makes_no_version(http: httpx.Client, shared: str) -> None:
+def test_author_change_alone_creates_no_version(http: httpx.Client, shared: str) -> None:
     assert inject(http, shared, {"id": "a", "created_by": "eve"})["nodes_unchanged"] == 1
     assert (node(http, shared)["created_by"], node(http, shared)["version"]) == (NODE["created_by"], 1)
 
@@ -125,7 +125,7 @@ def test_another_author_alone_makes_no_version(http: httpx.Client, shared: str) 
         *(("name", "x" * 513), ("context", "x" * 65_537), ("confidence_at", "soon"), ("ended", "merged")),
     ],
 )
-def test_what_they_cannot_be(http: httpx.Client, api: str, field: str, wrong: Any) -> None:
+def test_invalid_optional_fields_are_refused(http: httpx.Client, api: str, field: str, wrong: Any) -> None:
     row = {"id": "a", "type": "t", "valid_from": "2000-01-01T00:00:00Z", field: wrong}
     document = refusal(http.post(f"{api}/inject", json={"nodes": [row]}), 400)
     assert field in document["errors"][0]["path"]
@@ -133,12 +133,12 @@ def test_what_they_cannot_be(http: httpx.Client, api: str, field: str, wrong: An
 
 
 @pytest.mark.parametrize("ordinal", [(1 << 53) + 1, -(1 << 53) - 1, 1.5, "1", True])
-def test_what_is_no_ordinal(http: httpx.Client, api: str, ordinal: Any) -> None:
+def test_invalid_ordinals_are_refused(http: httpx.Client, api: str, ordinal: Any) -> None:
     document = refusal(http.post(f"{api}/inject", json={"edges": [LINK | {"ordinal": ordinal}]}), 400)
     assert "ordinal" in document["errors"][0]["path"]
 
 
-def test_cypher_writes_them(http: httpx.Client, api: str) -> None:
+def test_cypher_writes_optional_fields(http: httpx.Client, api: str) -> None:
     inject(http, api, {"id": "a", "type": "t"}, {"id": "b", "type": "t"}, edges=[LINK])
     whole = f"n.summary = 's', n.tags = ['y', 'x'], n.freshness_at = {TIME}, n.created_by = 'ada', n.valid_to = {TIME}"
     assert set_(http, api, f"MATCH (n {{id: 'a'}}) SET {whole}")["nodes_updated"] == 1
@@ -204,7 +204,9 @@ def test_what_cypher_cannot_write(http: httpx.Client, shared: str, statement: st
         ("MATCH p = (a)-[r]->(b) RETURN properties(rels(p), 'ordinal')", [[None]]),
     ],
 )
-def test_names_of_what_no_row_has_can_be_read(http: httpx.Client, api: str, asked: str, answer: list[Any]) -> None:
+def test_fields_without_values_are_readable_in_cypher(
+    http: httpx.Client, api: str, asked: str, answer: list[Any]
+) -> None:
     inject(http, api, {"id": "a", "type": "t"}, {"id": "b", "type": "t"}, edges=[LINK])
     assert values(http, api, asked) == answer
     assert accepted(http.get(api))["sequence"] == 1
@@ -220,7 +222,7 @@ def test_a_node_is_stale_once_it_is_no_longer_fresh(http: httpx.Client, api: str
         assert {row["id"]: row.get("stale") for row in rows} == {"a": True, "b": False, "c": None}
 
 
-def test_compact_nodes_come_without_what_is_heavy(http: httpx.Client, shared: str) -> None:
+def test_compact_nodes_omit_content_and_attributes(http: httpx.Client, shared: str) -> None:
     one, other = accepted(http.get(f"{shared}/nodes", params={"compact": True}))["nodes"]
     light = NODE.keys() - {"created_by", "freshness_at"} | {"stale"}
     always = {"id", "type", "version", "sequence", "created_at", "updated_at"}

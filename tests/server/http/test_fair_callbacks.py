@@ -1,4 +1,4 @@
-"""What other threads leave for the event loop."""
+"""Callbacks that other threads schedule on the event loop."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ alone = ActiveCallers().has_others
 
 
 async def rounds_made() -> None:
-    """Once all calls that were left so far are made, or could have been."""
+    """Wait until all scheduled callbacks have run, or could have run."""
     for _ in range(MANY):
         await asyncio.sleep(0)
 
 
 def left(rounds: FairCallbackQueue, done: list[str], caller: str, count: int) -> None:
-    """Leave calls, from another thread."""
+    """Schedule callbacks from another thread."""
     with ThreadPoolExecutor(1) as other:
         for _ in range(count):
             other.submit(rounds.soon, caller, lambda: done.append(caller)).result()
 
 
-def test_callers_take_turns() -> None:
+def test_callbacks_are_round_robin() -> None:
     async def told() -> list[str]:
         rounds, done = FairCallbackQueue(alone), list[str]()
         rounds.begin()
@@ -41,7 +41,7 @@ def test_callers_take_turns() -> None:
     assert asyncio.run(told())[:5] == ["greedy", "modest", "greedy", "modest", "greedy"]
 
 
-def test_streams_of_one_caller_are_told_with_pauses_while_others_ask() -> None:
+def test_stream_notifications_pause_while_others_are_active() -> None:
     async def told() -> tuple[list[str], float]:
         callers, done = ActiveCallers(), list[str]()
         callers.asks("modest")
@@ -68,7 +68,7 @@ def test_streams_of_one_caller_are_told_with_pauses_while_others_ask() -> None:
     assert seconds > (MANY / MAX_CALLBACKS_PER_ROUND - 2) * NEWS_PAUSE_SECONDS
 
 
-def test_what_arrives_meanwhile_is_looked_at_between_rounds() -> None:
+def test_event_loop_handles_input_between_rounds() -> None:
     async def found() -> tuple[int, int]:
         rounds, done, seen = FairCallbackQueue(alone), list[str](), list[int]()
         rounds.begin()
@@ -86,7 +86,7 @@ def test_what_arrives_meanwhile_is_looked_at_between_rounds() -> None:
     assert (first <= MAX_CALLBACKS_PER_ROUND, every) == (True, MANY)
 
 
-def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
+def test_cancelled_wait_does_not_cancel_the_future() -> None:
     async def told() -> None:
         rounds, good, bad = FairCallbackQueue(alone), Future[int](), Future[int]()
         asker.set("someone")
@@ -106,7 +106,7 @@ def test_a_result_is_told_and_whoever_is_cut_off_cancels_nothing() -> None:
     asyncio.run(told())
 
 
-def test_what_is_left_for_a_loop_that_has_ended_is_let_be_and_another_goes_on() -> None:
+def test_callbacks_of_a_closed_loop_are_discarded() -> None:
     rounds, done = FairCallbackQueue(alone), list[str]()
 
     async def begun() -> None:

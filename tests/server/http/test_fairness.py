@@ -1,4 +1,4 @@
-"""What one caller may have of what all share. The shares themselves are tested in tests/ops."""
+"""Limits of one caller on shared resources. The pools are tested in tests/server/test_admission.py."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def indexes_of(served: Served, name: str) -> Indexes:
 
 @contextmanager
 def held_up(served: Served, name: str) -> Generator[None]:
-    """Nothing is indexed in a store until the end of the block."""
+    """Block indexing of a store until the end of the block."""
     keyword = indexes_of(served, name).keyword
     eventually(lambda: keyword.sequence > 0)
     with keyword._turn:
@@ -73,7 +73,7 @@ def metrics(http: httpx.Client) -> list[str]:
     return http.get("/metrics").text.splitlines()
 
 
-def test_searches_that_wait_hold_nobody_up(served: Served, http: httpx.Client) -> None:
+def test_waiting_searches_do_not_block_others(served: Served, http: httpx.Client) -> None:
     for name in ("slow", "quick"):
         accepted(http.post(f"/api/memory/{name}/inject", json=BATCH))
     assert search(http, "quick", 1).status_code == 200
@@ -95,7 +95,7 @@ def test_searches_that_wait_hold_nobody_up(served: Served, http: httpx.Client) -
     assert waiting(http) == 0
 
 
-def test_only_so_many_searches_of_one_caller_wait(served: Served, http: httpx.Client) -> None:
+def test_waiting_search_quota_per_caller(served: Served, http: httpx.Client) -> None:
     accepted(http.post("/api/memory/crowded/inject", json=BATCH))
     with ThreadPoolExecutor(WAITS) as clients, held_up(served, "crowded"):
         new = accepted(http.post("/api/memory/crowded/inject", json={"nodes": [{"id": "m", "type": "t"}]}))["sequence"]
@@ -108,7 +108,7 @@ def test_only_so_many_searches_of_one_caller_wait(served: Served, http: httpx.Cl
         assert not any(map(Future.done, waits))
 
 
-def test_a_wait_has_an_end(served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_wait_has_a_timeout(served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.graph.search.search.AT_LEAST_TIMEOUT_SECONDS", 0.2)
     accepted(http.post("/api/memory/ending/inject", json=BATCH))
     with held_up(served, "ending"):
@@ -116,7 +116,7 @@ def test_a_wait_has_an_end(served: Served, http: httpx.Client, monkeypatch: pyte
         assert "only 1" in refusal(search(http, "ending", new), 503)["detail"]
 
 
-def test_one_more_import_than_one_caller_may_have(served: Served, http: httpx.Client) -> None:
+def test_transfer_quota_per_caller(served: Served, http: httpx.Client) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def lines() -> Iterator[bytes]:
@@ -138,7 +138,7 @@ def test_one_more_import_than_one_caller_may_have(served: Served, http: httpx.Cl
     assert http.get("/api/memory/sent/export").status_code == 200
 
 
-def test_another_key_has_a_share_of_its_own(tmp_path: Path) -> None:
+def test_each_key_has_its_own_share(tmp_path: Path) -> None:
     keys = [bearer(given(tmp_path, "write", name=name)) for name in ("greedy", "modest")]
     with serving(tmp_path, max_waits_per_key=1) as served, httpx.Client(base_url=served.url, timeout=PATIENCE) as http:
         accepted(http.post("/api/memory/s/inject", json=BATCH, headers=keys[0]))
@@ -157,7 +157,7 @@ def test_another_key_has_a_share_of_its_own(tmp_path: Path) -> None:
         assert {each.result().status_code for each in waits} == {200}
 
 
-def test_indexing_leaves_cores_to_several_who_ask(tmp_path: Path) -> None:
+def test_indexing_yields_to_several_active_callers(tmp_path: Path) -> None:
     keys = [bearer(given(tmp_path, "write", name=name)) for name in ("one", "two")]
     with serving(tmp_path) as served, httpx.Client(base_url=served.url, timeout=PATIENCE) as http:
         accepted(http.post("/api/memory/s/inject", json=BATCH, headers=keys[0]))
@@ -167,7 +167,7 @@ def test_indexing_leaves_cores_to_several_who_ask(tmp_path: Path) -> None:
         assert schedule.are_others_served()
 
 
-def test_a_long_request_leaves_to_each_other_caller_as_much_as_it_takes() -> None:
+def test_long_request_yields_to_other_callers() -> None:
     callers = ActiveCallers()
     use = InFlightCounter(callers)
 

@@ -1,4 +1,4 @@
-"""Walks that follow edges into other stores, and who links into one."""
+"""Traversals that follow edges into other stores, and link manifests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def names(store: str) -> list[str]:
     return [f"{store}-{letter}" for letter in "abcde"]
 
 
-def test_links_to_what_was_merged_lead_to_the_survivor_from_both_sides(http: httpx.Client, names: list[str]) -> None:
+def test_links_to_merged_nodes_lead_to_the_survivor(http: httpx.Client, names: list[str]) -> None:
     a, b, *_ = names
     put(http, b, "x", "y", "z")
     put(http, a, "s", "t", edges=[edge("s", "x", b), edge("t", "y", b)])
@@ -60,7 +60,7 @@ def test_links_to_what_was_merged_lead_to_the_survivor_from_both_sides(http: htt
     assert [(each["store"], each["from"], each["to"]) for each in listed] == [(a, "s", "x"), (a, "t", "y")]
 
 
-def test_a_walk_goes_on_in_other_stores(http: httpx.Client, names: list[str]) -> None:
+def test_traversal_continues_in_other_stores(http: httpx.Client, names: list[str]) -> None:
     a, b, c, *_ = names
     put(http, c, "z")
     put(http, b, "x", "y", edges=[edge("x", "y"), edge("y", "z", c), edge("y", "nobody", c), edge("y", "n", "nowhere")])
@@ -98,7 +98,7 @@ def test_a_walk_goes_on_in_other_stores(http: httpx.Client, names: list[str]) ->
     assert refusal(http.post("/api/memory/nowhere/traverse", json={"start_id": "x", "follow_symlinks": True}), 404)
 
 
-def test_a_walk_goes_against_edges_of_other_stores(http: httpx.Client, names: list[str]) -> None:
+def test_traversal_follows_incoming_edges_of_other_stores(http: httpx.Client, names: list[str]) -> None:
     a, b, c, *_ = names
     put(http, a, "s", edges=[edge("s", "x", b)])
     put(http, c, "t", "u", edges=[edge("u", "t"), edge("t", "x", b)])
@@ -115,7 +115,7 @@ def test_a_walk_goes_against_edges_of_other_stores(http: httpx.Client, names: li
     assert depths(walk(http, b, "x", direction="incoming")) == {(b, "x"): 0, (a, "s"): 1}
 
 
-def test_a_walk_goes_as_of_a_time_and_by_what_was_true(http: httpx.Client, names: list[str]) -> None:
+def test_cross_store_traversal_as_of_and_valid_at(http: httpx.Client, names: list[str]) -> None:
     a, b, *_ = names
     put(http, b, "x", "y", edges=[edge("x", "y")])
     put(http, a, "s", edges=[edge("s", "x", b, valid_to="2020-01-01T00:00:00Z"), edge("s", "y", b)])
@@ -133,7 +133,7 @@ def test_a_walk_goes_as_of_a_time_and_by_what_was_true(http: httpx.Client, names
         refusal(http.post(f"/api/memory/{a}/traverse", json=body), 400)
 
 
-def test_no_walk_goes_through_more_than_sixteen_stores(http: httpx.Client, store: str) -> None:
+def test_traversal_store_limit(http: httpx.Client, store: str) -> None:
     ring = [f"{store}-{number:02d}" for number in range(18)]
     for name, following in zip(ring, [*ring[1:], ring[0]], strict=True):
         put(http, name, "n", edges=[edge("n", "n", following)])
@@ -162,7 +162,7 @@ def test_manifests_say_where_links_lead_and_come_from(http: httpx.Client, names:
 
 
 class _Linked:
-    """Nodes and edges of several stores as dicts, and the same over HTTP."""
+    """Model of nodes and edges of several stores, and the same over HTTP."""
 
     def __init__(self, http: httpx.Client, names: list[str], seed: int) -> None:
         self.http = http
@@ -215,7 +215,7 @@ class _Linked:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_walks_and_manifests_agree_with_a_dict(http: httpx.Client, names: list[str], seed: int) -> None:
+def test_traversals_and_manifests_match_the_model(http: httpx.Client, names: list[str], seed: int) -> None:
     model = _Linked(http, names, seed)
     for round_ in range(60):
         model.step()
@@ -230,7 +230,7 @@ def test_walks_and_manifests_agree_with_a_dict(http: httpx.Client, names: list[s
                 assert depths(walk(http, *start, direction=direction)) == model.reached(start, direction)
 
 
-def test_stores_that_a_key_does_not_see_are_as_if_they_were_not_there(keyed: Served) -> None:
+def test_traversal_hides_inaccessible_stores(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "admin")) as http:
         put(http, "secret", "x", "y", edges=[edge("x", "y"), edge("x", "mine", "own")])
         put(http, "own", "mine", edges=[edge("mine", "x", "secret"), edge("mine", "x", "absent")])
@@ -256,7 +256,7 @@ def test_stores_that_a_key_does_not_see_are_as_if_they_were_not_there(keyed: Ser
         assert listed["links"] == {"outbound": 2, "inbound": 0}
 
 
-def test_a_list_shows_edges_of_other_stores_in_one_order(http: httpx.Client, names: list[str]) -> None:
+def test_edge_list_includes_other_stores_in_order(http: httpx.Client, names: list[str]) -> None:
     a, b, c, *_ = names
     put(http, a, "s", "x", edges=[edge("s", "x", b, ordinal=3), edge("s", "x", b, "other", ordinal=1)])
     put(http, c, "s", edges=[edge("s", "x", b, ordinal=3, valid_to="2020-01-01T00:00:00Z"), edge("s", "x", a)])
@@ -278,7 +278,7 @@ def test_a_list_shows_edges_of_other_stores_in_one_order(http: httpx.Client, nam
     refusal(http.get(path, params={"follow_symlinks": True, "as_of": "1"}), 400)
 
 
-def test_a_context_holds_what_is_linked_to_it(http: httpx.Client, names: list[str]) -> None:
+def test_context_includes_linked_nodes(http: httpx.Client, names: list[str]) -> None:
     law, shop, other, *_ = names
     nodes = [{"id": "rfc", "type": "standard", "content": "Requests and their answers"}, {"id": "uri", "type": "note"}]
     accepted(http.post(f"/api/memory/{law}/inject", json={"nodes": nodes}))

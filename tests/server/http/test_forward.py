@@ -1,4 +1,4 @@
-"""What becomes of a request that is passed on to a node whose answer breaks off."""
+"""Forwarded requests whose response is interrupted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT, LONG = 1_000, 1_000_000
 
 
 class _Beside(Placement):
-    """Another node is known to serve every store."""
+    """Placement in which another node serves every store."""
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder, Settings(data_dir=folder))
@@ -42,13 +42,13 @@ class _Beside(Placement):
         return f"token of {node}"
 
 
-def test_a_short_answer_that_breaks_off_is_asked_for_again(tmp_path: Path) -> None:
+def test_interrupted_short_forward_is_retried(tmp_path: Path) -> None:
     sent = asyncio.run(_passed_on(tmp_path, SHORT))
     assert [message.get("status") for message in sent] == [HTTPStatus.OK, None]
     assert sent[1]["body"] == b"from here"
 
 
-def test_a_long_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(tmp_path: Path) -> None:
+def test_interrupted_long_forward_is_not_completed(tmp_path: Path) -> None:
     sent: list[Any] = []
     with pytest.raises(Unavailable, match="other"):
         asyncio.run(_passed_on(tmp_path, LONG, sent.append))
@@ -57,7 +57,7 @@ def test_a_long_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(tmp_path
 
 
 async def _passed_on(folder: Path, length: int, take: Callable[[Any], None] | None = None) -> list[Any]:
-    """What is sent to a caller when a node promises so many bytes of an answer, and sends half of them."""
+    """Return the messages to a caller when a node announces ``length`` bytes and sends half of them."""
     sent: list[Any] = []
     take = take or sent.append
 

@@ -25,17 +25,17 @@ def test_loopback_addresses(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", "localhost.example.org", ""])  # noqa: S104
-def test_addresses_that_others_reach(host: str) -> None:
+def test_non_loopback_addresses(host: str) -> None:
     assert not is_loopback(host)
 
 
-def test_the_bound_name_is_welcome() -> None:
+def test_bound_host_name_is_accepted() -> None:
     assert check("kg.localhost", "kg.localhost:8080") is None
     assert check("127.0.0.1", "kg.localhost") is Misdirected
     assert check("127.0.0.2", "127.0.0.2:80") is None
 
 
-def test_hosts_are_free_where_others_may_come() -> None:
+def test_any_host_is_accepted_on_a_public_address() -> None:
     assert check("0.0.0.0", "graph.example.org") is None  # noqa: S104
     assert check("0.0.0.0", "graph.example.org", "https://evil.example") is Forbidden  # noqa: S104
 
@@ -69,7 +69,7 @@ def test_other_origins(origin: str) -> None:
     assert check("localhost", "localhost:8", origin) is Forbidden
 
 
-def test_listed_hosts_and_sites_are_welcome() -> None:
+def test_allowed_hosts_and_origins_are_accepted() -> None:
     names = "graph.example, [2001:db8::1]"
     guard = CsrfGuard("127.0.0.1", AllowedOrigins.parse("https://app.example"), names)
     for host in (b"graph.example", b"GRAPH.example:443", b"[2001:db8::1]:8080", b"localhost:1"):

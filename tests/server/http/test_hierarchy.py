@@ -1,4 +1,4 @@
-"""The hierarchy of memories over REST: what it takes and refuses, how it is read, now and then."""
+"""The hierarchy of memories over REST: writes, refusals and reads, now and as of a time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TREE = {
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client whose header names the store of the test."""
+    """Client whose header names the test's store."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=30) as client:
         yield client
 
 
 @pytest.fixture
 def tree(of: httpx.Client) -> httpx.Client:
-    """The same with a small hierarchy."""
+    """Client of a store with a small hierarchy."""
     sent = [
         {"id": key, "content": f"{key} is what {key} says", "layer": layer, "parent_id": parent, "dedup": "off"}
         for key, (layer, parent) in TREE.items()
@@ -66,7 +66,7 @@ def inject(of: httpx.Client, store: str, *edges: tuple[str, str]) -> int:
     return accepted(of.post(f"/api/memory/{store}/inject", json={"edges": sent}))["sequence"]
 
 
-def test_a_hierarchy_is_read_up_and_down(tree: httpx.Client) -> None:
+def test_read_ancestors_and_descendants(tree: httpx.Client) -> None:
     assert ids(tree, "d", "children") == ["c1", "c2"]
     assert {each["id"]: each["depth"] for each in near(tree, "d", "descendants")} == {
         "c1": 1, "c2": 1, "e1": 3, "f1": 2, "f2": 2, "f3": 2,
@@ -90,7 +90,7 @@ def test_a_hierarchy_is_read_up_and_down(tree: httpx.Client) -> None:
         refusal(tree.get(f"/api/v1/memories/d/{what}?layer=7"), 400)
 
 
-def test_filters_by_place(tree: httpx.Client) -> None:
+def test_hierarchy_filters(tree: httpx.Client) -> None:
     accepted(tree.post("/api/memories", json={"id": "lone", "content": "lone stands below nothing"}), 201)
     assert listed(tree, under="c1") == {"f1", "f2", "e1"}
     assert listed(tree, under="c1", layer=2, sort="confidence") == {"f1", "f2"}
@@ -112,7 +112,7 @@ def test_filters_by_place(tree: httpx.Client) -> None:
         assert recalled(tree, mode=mode, entity="Zoë", under="f3") == set()
 
 
-def test_what_would_be_no_hierarchy_is_refused_and_changes_nothing(tree: httpx.Client) -> None:
+def test_invalid_hierarchies_are_refused_without_effect(tree: httpx.Client) -> None:
     accepted(tree.post("/api/entities", json={"name": "Alice", "entity_type": "person"}), 201)
     before = accepted(tree.get("/api/analytics/overview"))["sequence"]
     for memory, change, status in (
@@ -131,13 +131,13 @@ def test_what_would_be_no_hierarchy_is_refused_and_changes_nothing(tree: httpx.C
     for fields, status in (({"layer": 1, "parent_id": "f1"}, 409), ({"parent_id": "nobody"}, 404)):
         refusal(tree.post("/api/memories", json={"content": "something new", **fields}), status)
     assert accepted(tree.get("/api/analytics/overview"))["sequence"] == before
-    # Equal layers, skipped ones, and none at all are fine.
+    # Equal, skipped and missing layers are allowed.
     for memory, parent in (("c2", "c1"), ("e1", "d"), ("f2", "f1")):
         assert accepted(tree.put(f"/api/memories/{memory}", json={"parent_id": parent}))["parent_id"] == parent
     assert ids(tree, "d", "children") == ["c1", "e1"]
 
 
-def test_a_move_and_a_deletion_and_how_it_was(tree: httpx.Client) -> None:
+def test_move_and_delete_in_the_hierarchy_with_history(tree: httpx.Client) -> None:
     at = accepted(tree.get("/api/analytics/overview"))["sequence"]
     assert accepted(tree.put("/api/memories/c1", json={"parent_id": ""})).get("parent_id") is None
     assert ids(tree, "d", "descendants") == ["c2", "f3"]
@@ -146,7 +146,7 @@ def test_a_move_and_a_deletion_and_how_it_was(tree: httpx.Client) -> None:
     accepted(tree.delete("/api/memories/c2"))
     assert ids(tree, "d", "descendants") == []
     assert listed(tree, orphans=True) >= {"f3"}
-    # As it was, whatever has become of it.
+    # As of that time, whatever happened later.
     assert ids(tree, "d", "descendants", as_of=at) == ["c1", "c2", "e1", "f1", "f2", "f3"]
     assert ids(tree, "d", "descendants", as_of=at, limit=2, cursor="c2") == ["e1", "f1"]
     assert ids(tree, "d", "children", as_of=at) == ["c1", "c2"]
@@ -156,7 +156,7 @@ def test_a_move_and_a_deletion_and_how_it_was(tree: httpx.Client) -> None:
     refusal(tree.get(f"/api/v1/memories/d/children?as_of={at - 1}"), 404)
 
 
-def test_a_parent_that_is_forgotten_leaves_orphans_until_it_comes_back(tree: httpx.Client, store: str) -> None:
+def test_forgotten_parent_leaves_orphans_until_restored(tree: httpx.Client, store: str) -> None:
     forget = "/api/v1/forget"
     accepted(tree.post(forget, json={"ids": ["c1"]}))
     assert ids(tree, "d", "descendants") == ["c2", "f3"]
@@ -167,12 +167,12 @@ def test_a_parent_that_is_forgotten_leaves_orphans_until_it_comes_back(tree: htt
     accepted(tree.post(forget, json={"ids": ["c1"], "undo": True}))
     assert ids(tree, "d", "descendants") == ["c1", "c2", "e1", "f1", "f2", "f3"]
     assert ids(tree, "e1", "ancestors") == ["f1", "c1", "d"]
-    # One that was put elsewhere meanwhile stays there.
+    # One that was moved meanwhile stays there.
     accepted(tree.post(forget, json={"ids": ["c1"]}))
     accepted(tree.put("/api/memories/f1", json={"parent_id": "c2"}))
     accepted(tree.post(forget, json={"ids": ["c1"], "undo": True}))
     assert (ids(tree, "c1", "descendants"), ids(tree, "c2", "descendants")) == (["f2"], ["e1", "f1", "f3"])
-    # Deleted and brought back it is as it was but for its relations.
+    # Deleted and restored it is the same except for its relations.
     version = accepted(tree.get("/api/memories/c2"))["version"]
     accepted(tree.delete("/api/memories/c2"))
     assert listed(tree, orphans=True) == {"f1", "f3"}
@@ -199,13 +199,13 @@ def test_a_parent_that_moves_while_children_are_written(tree: httpx.Client) -> N
     assert (stats["second_parents"], stats["cycles"]) == (0, 0)
 
 
-def test_circles_and_second_parents_that_came_by_other_ways(tree: httpx.Client, store: str) -> None:
+def test_circles_and_second_parents_are_tolerated(tree: httpx.Client, store: str) -> None:
     inject(tree, store, ("d", "d"))
     inject(tree, store, ("d", "e1"))
     inject(tree, store, ("f2", "c2"))
     stats = accepted(tree.get("/api/analytics/overview"))
     assert (stats["second_parents"], stats["cycles"]) == (2, 1)
-    # The newest relation closes the circle, and does not count.
+    # The newest relation closes the circle and does not count.
     assert ids(tree, "d", "descendants") == ["c1", "c2", "e1", "f1", "f2", "f3"]
     assert ids(tree, "e1", "ancestors") == ["f1", "c1", "d"]
     assert ids(tree, "c2", "children") == ["f2", "f3"]
@@ -221,7 +221,7 @@ def test_circles_and_second_parents_that_came_by_other_ways(tree: httpx.Client, 
     assert (stats["second_parents"], stats["cycles"]) == (0, 0)
 
 
-def test_what_is_met_again_gets_a_parent_and_keeps_the_one_it_has(tree: httpx.Client) -> None:
+def test_duplicate_memory_gets_a_parent_only_once(tree: httpx.Client) -> None:
     again = {"content": "F3 is what f3 says", "layer": 2}
     assert accepted(tree.post("/api/memories", json={**again, "parent_id": "c1"}))["parent_id"] == "c2"
     accepted(tree.put("/api/memories/f3", json={"parent_id": ""}))
@@ -232,7 +232,7 @@ def test_what_is_met_again_gets_a_parent_and_keeps_the_one_it_has(tree: httpx.Cl
     assert ids(tree, "f3", "children") == [results[1]["id"]]
 
 
-def test_memories_that_are_made_one_have_one_parent_and_all_children(tree: httpx.Client) -> None:
+def test_merged_memories_have_one_parent_and_all_children(tree: httpx.Client) -> None:
     for key, parent in (("f5", "c1"), ("f6", "f5"), ("e5", "f6")):
         fields = {"id": key, "layer": 2 + (key == "e5"), "parent_id": parent, "dedup": "off"}
         content = "e5 says another thing" if key == "e5" else "the very same of f5 and f6"
@@ -257,14 +257,14 @@ def test_memories_that_are_made_one_have_one_parent_and_all_children(tree: httpx
     assert ids(tree, "e5", "ancestors") == ["f6", "f7", "f5", "c1", "d"]
 
 
-def test_an_entitys_history_tells_its_parent_then(tree: httpx.Client, store: str) -> None:
+def test_entity_history_includes_the_parent(tree: httpx.Client, store: str) -> None:
     accepted(tree.put("/api/memories/f1", json={"content": "f1 says more", "parent_id": "c2"}))
     accepted(tree.put("/api/memories/f1", json={"parent_id": "d"}))
     history = tree.get(f"/api/v1/entities/f1/history?store={store}").json()
     assert [each["parent_id"] for each in history] == ["c1", "d"]
 
 
-def test_a_long_way_up_and_a_long_circle(of: httpx.Client, store: str) -> None:
+def test_deep_hierarchy_and_long_circle(of: httpx.Client, store: str) -> None:
     nodes = [{"id": f"n{at:03}", "type": "fact", "content": f"step {at}", "confidence": 1} for at in range(130)]
     steps = [(f"n{at:03}", f"n{at - 1:03}") for at in range(1, 130)]
     edges = [{"from": child, "to": parent, "relation_type": "child_of"} for child, parent in steps]

@@ -13,7 +13,7 @@ from tests.server.http.serving import accepted, refusal
 
 @pytest.fixture
 def written(http: httpx.Client, api: str) -> list[str]:
-    """Four commits; their times, from before the first on, as the server tells them."""
+    """Four commits, and their times from before the first on, as the server reports them."""
     batches: list[dict[str, Any]] = [
         {"nodes": [{"id": "a/b", "type": "t", "content": "one"}, {"id": "c", "type": "u"}]},
         {"nodes": [{"id": "a/b", "content": "two"}], "edges": [{"from": "a/b", "to": "c", "relation_type": "R"}]},
@@ -26,7 +26,7 @@ def written(http: httpx.Client, api: str) -> list[str]:
     return ["1970-01-01T00:00:00Z", *(entry["time"] for entry in page["changes"])]
 
 
-def test_a_node_as_it_was(http: httpx.Client, api: str, written: list[str]) -> None:
+def test_node_as_of_a_time(http: httpx.Client, api: str, written: list[str]) -> None:
     for number, contents in enumerate([None, "one", "two", "two", "two"]):
         for as_of in (f"{number}", written[number]):
             answer = http.get(f"{api}/nodes/a%2Fb", params={"as_of": as_of})
@@ -38,7 +38,7 @@ def test_a_node_as_it_was(http: httpx.Client, api: str, written: list[str]) -> N
             assert [edge["to"] for edge in found["outgoing"]] == (["c"] if number in (2, 3) else [])
 
 
-def test_pages_as_they_were(http: httpx.Client, api: str, written: list[str]) -> None:
+def test_list_pages_as_of_a_time(http: httpx.Client, api: str, written: list[str]) -> None:
     for number, wanted in enumerate([[], ["a/b", "c"], ["a/b", "c"], ["a/b", "c", "d"], ["a/b", "d"]]):
         found: list[str] = []
         cursor = ""
@@ -56,7 +56,7 @@ def test_pages_as_they_were(http: httpx.Client, api: str, written: list[str]) ->
     assert [node["id"] for node in page["nodes"]] == ["c"]
 
 
-def test_a_walk_as_it_was(http: httpx.Client, api: str, written: list[str]) -> None:
+def test_traversal_as_of_a_time(http: httpx.Client, api: str, written: list[str]) -> None:
     assert len(written) == 5
     for number, wanted in enumerate([[], ["a/b"], ["a/b", "c"], ["a/b", "c", "d"], ["a/b"]]):
         for as_of in (f"{number}", number):
@@ -66,7 +66,7 @@ def test_a_walk_as_it_was(http: httpx.Client, api: str, written: list[str]) -> N
             assert found["sequence"] == number
 
 
-def test_an_export_as_it_was(http: httpx.Client, api: str, written: list[str]) -> None:
+def test_export_as_of_a_time(http: httpx.Client, api: str, written: list[str]) -> None:
     now, then = http.get(f"{api}/export"), http.get(f"{api}/export", params={"as_of": written[4]})
     assert sorted(then.content.splitlines()) == sorted(now.content.splitlines())
     assert then.headers["kgserve-sequence"] == "4"
@@ -101,7 +101,7 @@ def test_restore_into_a_new_store(http: httpx.Client, api: str, store: str, writ
 
 
 @pytest.mark.parametrize("as_of", ["", "yesterday", "2025-07-15", "-1", "1" * 65])
-def test_what_is_no_moment(http: httpx.Client, api: str, written: list[str], as_of: str) -> None:
+def test_invalid_times_are_refused(http: httpx.Client, api: str, written: list[str], as_of: str) -> None:
     assert written
     for path in ("nodes/d", "nodes", "export"):
         assert "as_of" in str(refusal(http.get(f"{api}/{path}", params={"as_of": as_of}), 400))
@@ -110,7 +110,7 @@ def test_what_is_no_moment(http: httpx.Client, api: str, written: list[str], as_
 
 
 @pytest.mark.parametrize("as_of", [-1, 1.5, True, 10**18, [1]])
-def test_what_is_no_sequence(http: httpx.Client, api: str, as_of: Any) -> None:
+def test_invalid_sequences_are_refused(http: httpx.Client, api: str, as_of: Any) -> None:
     for path, body in (("traverse", {"start_id": "d"}), ("search", {"query": "d"}), ("restore", {"into": "never"})):
         assert "as_of" in str(refusal(http.post(f"{api}/{path}", json=body | {"as_of": as_of}), 400))
     refusal(http.get("/api/memory/never-made/stats"), 404)
@@ -130,7 +130,7 @@ def test_other_refusals(http: httpx.Client, api: str, written: list[str]) -> Non
         refusal(http.get(f"/api/memory/never-made/{path}"), 404)
 
 
-def test_a_server_without_histories(tmp_path: Path) -> None:
+def test_server_without_history(tmp_path: Path) -> None:
     with (
         serving(tmp_path / "data", variables={"KGSERVE_HISTORY": "false", "KGSERVE_INDEXES": "false"}) as running,
         httpx.Client(base_url=running.url, timeout=30) as http,

@@ -1,4 +1,4 @@
-"""What becomes of keys while a server runs, and which stores show themselves to whom."""
+"""Keys that change while a server runs, and access to stores by key."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SECOND = 1_000_000
 
 
 def unauthenticated(response: httpx.Response) -> str:
-    """The sentence of a 401, which must say how to authenticate."""
+    """Return the message of a 401 with a WWW-Authenticate header."""
     assert response.headers["www-authenticate"] == "Bearer"
     return refusal(response, 401)["detail"]
 
 
 @pytest.mark.abuse(20)
-def test_all_keys_that_open_nothing_are_refused_alike(keyed: Served) -> None:
+def test_invalid_keys_get_the_same_refusal(keyed: Served) -> None:
     """ABUSE 20."""
     revoked, expired = given(keyed.data, "read", name="gone"), given(keyed.data, "read", expires_at=now() - SECOND)
     revoke_key(keyed.data, "gone", now())
@@ -54,21 +54,21 @@ def test_all_keys_that_open_nothing_are_refused_alike(keyed: Served) -> None:
     assert all(told == answers[0][2] for *_, told in answers)
 
 
-def test_two_authorizations_are_none(keyed: Served) -> None:
+def test_two_authorization_headers_are_refused(keyed: Served) -> None:
     line = f"Authorization: Bearer {given(keyed.data, 'read')}\r\n"
     head = "GET /api/memory HTTP/1.1\r\nHost: localhost\r\n"
     assert exchange(keyed.port, f"{head}{line}\r\n".encode()).status == 200
     assert exchange(keyed.port, f"{head}{line}{line}\r\n".encode()).status == 401
 
 
-def test_a_key_works_at_once_and_ends_at_once(keyed: Served) -> None:
+def test_key_creation_and_revocation_take_effect_immediately(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "read", name="short")) as http:
         assert http.get("/api/memory").status_code == 200
         revoke_key(keyed.data, "short", now())
         unauthenticated(http.get("/api/memory"))
 
 
-def test_a_key_is_told_what_it_is(keyed: Served) -> None:
+def test_key_describes_itself(keyed: Served) -> None:
     ends = now() + 3_600 * SECOND
     told_of: tuple[tuple[str, Role, list[str], int | None], ...] = (
         ("reads some", "read", ["team-*", "notes"], ends),
@@ -84,14 +84,14 @@ def test_a_key_is_told_what_it_is(keyed: Served) -> None:
         unauthenticated(http.get("/api/whoami"))
 
 
-def test_an_import_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None:
+def test_import_ends_when_its_key_is_revoked(keyed: Served, admin: httpx.Client) -> None:
     text = given(keyed.data, "write", name="importing")
 
     def lines() -> Iterator[bytes]:
         for number in range(200):
             line = {"kind": "node", "id": f"i{number}", "type": "t", "content": "x" * 65_536}
             yield json.dumps(line).encode() + b"\n"
-            # More than sockets hold: the server has begun to read, and has seen that the key was valid.
+            # More than the sockets buffer: the server has started to read, and has checked the key.
             if number == 120:
                 revoke_key(keyed.data, "importing", now())
 
@@ -102,7 +102,7 @@ def test_an_import_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
     assert admin.get("/api/memory/cut-short/nodes/i199").status_code == 404
 
 
-def test_an_export_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None:
+def test_export_ends_when_its_key_is_revoked(keyed: Served, admin: httpx.Client) -> None:
     text = given(keyed.data, "read", name="exporting")
     for begin in range(0, 40_000, 10_000):
         nodes = [{"id": f"e{each}", "type": "t", "content": "x" * 400} for each in range(begin, begin + 10_000)]
@@ -123,14 +123,20 @@ def test_an_export_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
 
 def test_a_key_expires_while_the_server_runs(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "read", expires_at=now() + SECOND // 2)) as http:
-        assert http.get("/api/memory").status_code in {200, 401}  # 401 on a machine that took half a second to get here
-        while http.get("/api/memory").status_code in {200, 429}:  # 429 on a machine that asks more often than it may
+        assert http.get("/api/memory").status_code in {
+            200,
+            401,
+        }  # 401 on a machine that took half a second to get here.
+        while http.get("/api/memory").status_code in {
+            200,
+            429,
+        }:  # 429 on a machine that sends more requests than allowed.
             pass
         unauthenticated(http.get("/api/memory"))
 
 
 @pytest.mark.abuse(22, 23)
-def test_a_key_sees_its_stores_alone(keyed: Served, admin: httpx.Client) -> None:
+def test_key_accesses_its_stores_only(keyed: Served, admin: httpx.Client) -> None:
     """ABUSE 22 and 23: in lists, by name, as the target of a restore, and among events."""
     for store in ("mine", "team-1", "team-2", "others", "Mine-2"):
         accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
@@ -154,7 +160,7 @@ def test_a_key_sees_its_stores_alone(keyed: Served, admin: httpx.Client) -> None
         assert seen == {"mine", "team-1", "team-2"}
 
 
-def test_a_key_makes_stores_where_its_patterns_are(keyed: Served, admin: httpx.Client) -> None:
+def test_key_creates_stores_that_match_its_patterns(keyed: Served, admin: httpx.Client) -> None:
     with client(keyed.url, given(keyed.data, "write", ["a*"])) as http:
         accepted(http.post("/api/memory/a1/inject", json=BATCH))
         accepted(http.put("/api/memory/a2"), 201)
@@ -165,7 +171,7 @@ def test_a_key_makes_stores_where_its_patterns_are(keyed: Served, admin: httpx.C
     assert "b" not in {store["name"] for store in accepted(admin.get("/api/memory"))["stores"]}
 
 
-def test_a_name_that_differs_in_case_alone_tells_nothing_of_the_other(keyed: Served, admin: httpx.Client) -> None:
+def test_name_that_differs_in_case_leaks_nothing(keyed: Served, admin: httpx.Client) -> None:
     accepted(admin.post("/api/memory/Xavier/inject", json=BATCH))
     with client(keyed.url, given(keyed.data, "write", ["x*"])) as http:
         assert "Xavier" not in refusal(http.post("/api/memory/xavier/inject", json=BATCH), 409)["detail"]
@@ -174,7 +180,7 @@ def test_a_name_that_differs_in_case_alone_tells_nothing_of_the_other(keyed: Ser
 
 @pytest.mark.abuse(21)
 def test_a_key_that_reads_does_not_write_in_cypher(keyed: Served, admin: httpx.Client) -> None:
-    """ABUSE 21: the same path reads and writes, so it is the statement's mode that counts."""
+    """ABUSE 21: the same path reads and writes, so the mode of the statement counts."""
     accepted(admin.post("/api/memory/asked/inject", json=BATCH))
     before = admin.get("/api/memory/asked/export").content
     with client(keyed.url, given(keyed.data, "read")) as http:
@@ -186,8 +192,8 @@ def test_a_key_that_reads_does_not_write_in_cypher(keyed: Served, admin: httpx.C
 
 
 @pytest.mark.abuse(24)
-def test_a_key_in_the_query(keyed: Served) -> None:
-    """ABUSE 24: refused though it is valid, even beside the header. Of the logs tests/cli/test_keys.py tells."""
+def test_key_in_the_query_is_refused(keyed: Served) -> None:
+    """ABUSE 24: refused although valid, even together with the header. tests/cli/test_keys.py checks the logs."""
     text = given(keyed.data, "admin")
     for name in ("key", "KEY", "token", "access_token", "api_key", "apikey", "authorization", "q"):
         for path in ("/api/memory", "/mcp", "/api/memory/x/stats"):
@@ -196,7 +202,7 @@ def test_a_key_in_the_query(keyed: Served) -> None:
                 assert "query" in unauthenticated(answer)
 
 
-def test_damaged_keys_let_nobody_in(tmp_path: Path) -> None:
+def test_damaged_key_file_refuses_all_keys(tmp_path: Path) -> None:
     text = given(tmp_path, "admin")
     with serving(tmp_path) as served, client(served.url, text) as http:
         assert http.get("/api/memory").status_code == 200
@@ -209,7 +215,7 @@ def test_damaged_keys_let_nobody_in(tmp_path: Path) -> None:
         assert http.get("/api/memory").status_code == 200
 
 
-def test_loopback_is_open_until_there_is_a_key(tmp_path: Path) -> None:
+def test_loopback_requires_a_key_once_one_exists(tmp_path: Path) -> None:
     with serving(tmp_path) as served, client(served.url) as http:
         assert http.get("/api/memory").status_code == 200
         assert http.get("/api/memory", headers=bearer("nonsense")).status_code == 200
@@ -219,7 +225,7 @@ def test_loopback_is_open_until_there_is_a_key(tmp_path: Path) -> None:
         unauthenticated(http.get("/api/memory"))
 
 
-def test_a_stream_of_events_ends_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_stream_ends_when_its_key_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.server.http.events.KEY_RECHECK_SECONDS", 0.1)
     text = given(tmp_path, "read", name="listener")
     with serving(tmp_path, event_heartbeat=600) as served, client(served.url, text) as http:
@@ -232,7 +238,7 @@ def test_a_stream_of_events_ends_with_its_key(tmp_path: Path, monkeypatch: pytes
         assert any("not valid" in line for line in rest)
 
 
-def test_denials_and_acts_of_administration_are_on_record(tmp_path: Path) -> None:
+def test_denials_and_admin_actions_are_audited(tmp_path: Path) -> None:
     admin, reader = given(tmp_path, "admin", name="boss"), given(tmp_path, "read", ["mine"], name="reader")
     with serving(tmp_path) as served, client(served.url, admin) as http, client(served.url, reader) as other:
         accepted(http.post("/api/memory/mine/inject", json=BATCH))
@@ -263,7 +269,7 @@ def test_denials_and_acts_of_administration_are_on_record(tmp_path: Path) -> Non
     assert (tmp_path / "audit.log").stat().st_mode & 0o777 == 0o600
 
 
-def test_erasing_is_for_administrators_and_on_record(keyed: Served, admin: httpx.Client) -> None:
+def test_erase_requires_admin_and_is_audited(keyed: Served, admin: httpx.Client) -> None:
     asked = {"ids": ["told"], "erase": True}
     sentence = "An albatross nests in the attic."
     admin.post("/api/v1/retain?store=erased", json={"content": sentence, "entity_id": "told"}).raise_for_status()

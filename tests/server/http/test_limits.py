@@ -1,4 +1,4 @@
-"""What one connection may cost. The numbers are rows of the abuse list; the server's limits are small here."""
+"""Limits of one connection. Numbers are rows of the abuse list; the server's limits are small here."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ STEADY_SECONDS = 2.5
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that wants heads at once."""
+    """Server with a short head timeout."""
     with serving(tmp_path_factory.mktemp("hasty") / "data", head_timeout=HEAD_SECONDS, indexes=False) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that wants bodies at once, and its answers read."""
+    """Server with short body and answer timeouts."""
     data = tmp_path_factory.mktemp("strict") / "data"
     with serving(data, body_timeout=BODY_SECONDS, answer_timeout=1.0, keep_alive=0.5, indexes=False) as running:
         yield running
 
 
 @pytest.mark.abuse(13, 14)
-def test_the_times_that_are_promised() -> None:
-    """ABUSE 13, 14: within 10 and 30 seconds, the time between two looks included."""
+def test_documented_timeouts() -> None:
+    """ABUSE 13, 14: within 10 and 30 seconds, the interval between checks included."""
     limits = Limits.from_settings(Settings())
     assert limits.head_timeout + 2 * limits.tick <= 10
     assert limits.body_timeout + 2 * limits.tick <= 30
@@ -62,7 +62,7 @@ def test_the_times_that_are_promised() -> None:
 @pytest.mark.parametrize("size", [100_000, 3_000_000])
 @pytest.mark.abuse(11)
 def test_abuse_11_headers_over_the_limit(served: Served, size: int) -> None:
-    """ABUSE 11: 100 kB of headers → 431, closed; however many more come."""
+    """ABUSE 11: 100 kB of headers → 431, closed, however many more follow."""
     [reply] = replies(send(served.port, get(b"/health", b"X: " + b"x" * size)))
     assert reply.status == 431
     assert reply.problem["type"] == "urn:kgserve:error:head_too_large"
@@ -72,7 +72,7 @@ def test_abuse_11_headers_over_the_limit(served: Served, size: int) -> None:
 @pytest.mark.parametrize("lines", [MAX_HEADER_LINES, 50_000])
 @pytest.mark.abuse(11)
 def test_abuse_11_many_header_lines(served: Served, lines: int) -> None:
-    """ABUSE 11: many small ones cost as much."""
+    """ABUSE 11: many short header lines cost as much."""
     [reply] = replies(send(served.port, get(b"/health", *[b"X: x"] * lines)))
     assert reply.status == 431
     assert reply.problem
@@ -80,7 +80,7 @@ def test_abuse_11_many_header_lines(served: Served, lines: int) -> None:
 
 @pytest.mark.abuse(11)
 def test_abuse_11_blank_lines_before_a_request(served: Served) -> None:
-    """ABUSE 11: they belong to the head of what is to come."""
+    """ABUSE 11: blank lines count to the head of the next request."""
     [reply] = replies(send(served.port, b"\r\n" * 200_000))
     assert reply.status == 431
 
@@ -93,7 +93,7 @@ def test_headers_below_the_limit(served: Served) -> None:
 
 @pytest.mark.abuse(12)
 def test_abuse_12_address_over_the_limit(served: Served) -> None:
-    """ABUSE 12: a 70 kB URL → 414; what is within the limit is looked at."""
+    """ABUSE 12: a 70 kB URL → 414; a URL within the limit is routed."""
     for size, status in ((70_000, 414), (3_000_000, 414), (33_000, 414)):
         [reply] = replies(send(served.port, get(b"/health?" + b"x" * size)))
         assert reply.status == status
@@ -104,7 +104,7 @@ def test_abuse_12_address_over_the_limit(served: Served) -> None:
 
 
 def dripped(port: int, start: bytes, piece: bytes) -> tuple[Reply, float]:
-    """The answer to ``start`` and then drop after drop, and the seconds that it took."""
+    """Send ``start`` and then piece after piece; return the response and the seconds."""
     begun = time.monotonic()
     with connected(port) as connection:
         connection.sendall(start)
@@ -114,7 +114,7 @@ def dripped(port: int, start: bytes, piece: bytes) -> tuple[Reply, float]:
 
 @pytest.mark.abuse(13)
 def test_abuse_13_head_drip(hasty: Served) -> None:
-    """ABUSE 13: a head that comes drop by drop → closed, however often something comes."""
+    """ABUSE 13: a head that arrives byte by byte → closed, however often a byte arrives."""
     starts = (b"GET /", b"X"), (b"GET /health HTTP/1.1\r\nHost: localhost\r\n", b"X"), (b"\r\n", b"\r\n")
     with ThreadPoolExecutor(len(starts)) as clients:
         for start, (reply, seconds) in zip(
@@ -126,7 +126,7 @@ def test_abuse_13_head_drip(hasty: Served) -> None:
 
 @pytest.mark.abuse(13)
 def test_abuse_13_silence(hasty: Served, strict: Served) -> None:
-    """ABUSE 13: nothing at all, at once or after an answer → closed without a word."""
+    """ABUSE 13: silence, at the start or after a response → closed without a response."""
     with connected(hasty.port) as silent, connected(strict.port) as idle:
         idle.sendall(HEALTH)
         assert until_closed(silent) == b""
@@ -135,7 +135,7 @@ def test_abuse_13_silence(hasty: Served, strict: Served) -> None:
 
 @pytest.mark.abuse(13)
 def test_abuse_13_second_head_drips(strict: Served) -> None:
-    """ABUSE 13: on a connection that has behaved so far, too."""
+    """ABUSE 13: also on a connection with earlier valid requests."""
     with connected(strict.port) as connection:
         connection.sendall(HEALTH + b"GET /hea")
         first, *second = replies(until_closed(connection))
@@ -145,7 +145,7 @@ def test_abuse_13_second_head_drips(strict: Served) -> None:
 
 @pytest.mark.abuse(14)
 def test_abuse_14_body_drip(strict: Served) -> None:
-    """ABUSE 14: a body that comes drop by drop → 408."""
+    """ABUSE 14: a body that arrives byte by byte → 408."""
     starts = (post(b"Content-Length: 50000"), b" "), (post(b"Transfer-Encoding: chunked"), b"1\r\n \r\n")
     with ThreadPoolExecutor(len(starts)) as clients:
         for start, (reply, seconds) in zip(
@@ -159,7 +159,7 @@ def test_abuse_14_body_drip(strict: Served) -> None:
 
 @pytest.mark.abuse(14)
 def test_abuse_14_body_that_never_comes(strict: Served) -> None:
-    """ABUSE 14: not a byte of it, for REST, imports and MCP alike; and the access line says so."""
+    """ABUSE 14: a body that never arrives, for REST, imports and MCP; the access log has the 408."""
     mcp = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, "
     lines = post(b"Content-Length: 9"), mcp + b"text/event-stream\r\nContent-Length: 9\r\n\r\n"
     imported = lines[0].replace(b"/inject", b"/import").replace(b"application/json", b"application/x-ndjson")
@@ -173,8 +173,8 @@ def test_abuse_14_body_that_never_comes(strict: Served) -> None:
             assert reply.problem
 
 
-def test_a_stop_does_not_wait_for_a_body_that_has_stopped_coming(tmp_path: Path) -> None:
-    """It would for the half of the grace time; who sends it is told to come back."""
+def test_shutdown_does_not_wait_for_a_stalled_body(tmp_path: Path) -> None:
+    """Otherwise the stop takes half of the grace period; the client gets a 503."""
     with serving(tmp_path / "data", shutdown_grace=600.0, indexes=False) as stopping, connected(stopping.port) as late:
         late.sendall(post(b"Expect: 100-continue", b"Content-Length: 500"))
         assert late.recv(25, socket.MSG_WAITALL) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -189,7 +189,7 @@ def test_a_stop_does_not_wait_for_a_body_that_has_stopped_coming(tmp_path: Path)
 
 @pytest.mark.abuse(14)
 def test_abuse_14_slow_and_steady_survives(tmp_path: Path) -> None:
-    """ABUSE 14: an import that takes longer than the limit and keeps coming is taken to its end."""
+    """ABUSE 14: an import that takes longer than the limit and keeps making progress completes."""
     line = b'{"kind":"node","id":"n%04d","type":"t","content":"' + b"x" * 400 + b'"}\n'
     arrived, begun = 0, time.monotonic()
     with serving(tmp_path, body_timeout=STEADY_SECONDS, indexes=False) as steady, connected(steady.port) as connection:
@@ -210,8 +210,8 @@ def test_abuse_14_slow_and_steady_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse(14)
-def test_abuse_14_what_progress_is() -> None:
-    """ABUSE 14: each window of time brings 1 kB; what came before it counts no more."""
+def test_abuse_14_body_progress() -> None:
+    """ABUSE 14: each time window needs 1 kB; earlier bytes do not count."""
     progress = BodyProgress()
     progress.begin(100)
     progress.add(MIN_BODY_RATE)
@@ -231,7 +231,7 @@ def test_a_stream_whose_request_has_a_body_that_never_comes_ends(strict: Served)
 
 @pytest.mark.abuse(15)
 def test_abuse_15_more_connections_than_allowed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """ABUSE 15: one more → 503 with Retry-After, closed; a place that comes free is given away."""
+    """ABUSE 15: one more → 503 with Retry-After, closed; a closed connection frees its slot."""
     data = tmp_path_factory.mktemp("few") / "data"
     with serving(data, max_connections=4, max_connections_per_address=3, indexes=False) as few:
         with contextlib.ExitStack() as stack:
@@ -239,7 +239,7 @@ def test_abuse_15_more_connections_than_allowed(tmp_path_factory: pytest.TempPat
                 kept = stack.enter_context(connected(few.port))
                 kept.sendall(HEALTH)
                 assert read_reply(kept).status == 200
-            for source in ("127.0.0.1", "127.0.0.2"):  # the second takes the last place
+            for source in ("127.0.0.1", "127.0.0.2"):  # The second takes the last slot.
                 extra = stack.enter_context(connected(few.port, source))
                 with contextlib.suppress(ConnectionError):
                     extra.sendall(HEALTH)
@@ -257,7 +257,7 @@ def test_abuse_15_more_connections_than_allowed(tmp_path_factory: pytest.TempPat
 
 @pytest.mark.abuse(15)
 def test_abuse_15_a_flood_of_connections(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """ABUSE 15: hundreds too many leave nothing behind."""
+    """ABUSE 15: hundreds of excess connections leave nothing behind."""
     data = tmp_path_factory.mktemp("flood") / "data"
     with serving(data, max_connections=2, indexes=False) as few:
         with contextlib.ExitStack() as stack:
@@ -267,8 +267,8 @@ def test_abuse_15_a_flood_of_connections(tmp_path_factory: pytest.TempPathFactor
         eventually(lambda: send(few.port, get(b"/health", b"Connection: close")).startswith(b"HTTP/1.1 200"))
 
 
-def test_a_connection_that_is_gone_leaves_nothing_to_collect(served: Served) -> None:
-    """Over TLS each would keep 50 kB until the next collection, which is rare."""
+def test_closed_connection_leaves_no_garbage(served: Served) -> None:
+    """Over TLS each connection would keep 50 kB until the next collection, which is rare."""
     gc.disable()
     try:
         with connected(served.port) as connection:
@@ -281,7 +281,7 @@ def test_a_connection_that_is_gone_leaves_nothing_to_collect(served: Served) -> 
         gc.enable()
 
 
-def test_a_client_that_does_not_read_its_answers_is_cut_off(strict: Served, http: httpx.Client) -> None:
+def test_client_that_does_not_read_is_disconnected(strict: Served, http: httpx.Client) -> None:
     nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 20_000} for number in range(300)]
     accepted(http.post(f"{strict.url}/api/memory/unread/inject", json={"nodes": nodes}))
     with socket.socket() as connection:

@@ -1,4 +1,4 @@
-"""Edges into other stores over HTTP: written, read, ended and deleted as edges are, with the store beside."""
+"""Edges into other stores over HTTP: written, read, retired and deleted like edges, with the other store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shown(http: httpx.Client, api: str, of: str = "a", **query: Any) -> list[tup
     return [(each["to"], each.get("to_graph")) for each in found]
 
 
-def test_a_link_is_written_and_read_as_an_edge(http: httpx.Client, api: str) -> None:
+def test_link_is_written_and_read_like_an_edge(http: httpx.Client, api: str) -> None:
     own = {"from": "a", "to": "b", "relation_type": "cites", "ordinal": 2}
     told = fill(http, api, own, link(ordinal=1, weight=0.5, attributes={"page": 3}), link("b", ordinal=3))
     assert (told["edges_created"], told["edges_skipped_count"]) == (3, 0)
@@ -46,13 +46,13 @@ def test_a_link_is_written_and_read_as_an_edge(http: httpx.Client, api: str) -> 
         ("b", "elsewhere"),
         ("x", "elsewhere"),
     ]
-    # The same again changes nothing, and its own name is no other store.
+    # Repeating it changes nothing, and the store's own name counts as no other store.
     name = api.rsplit("/", 1)[1]
     again = fill(http, api, {**own, "to_graph": name}, link(ordinal=1, weight=0.5, attributes={"page": 3}))
     assert (again["edges_unchanged"], again["edges_created"]) == (2, 0)
 
 
-def test_a_walk_stays_in_its_store(http: httpx.Client, api: str) -> None:
+def test_traversal_stays_in_its_store_by_default(http: httpx.Client, api: str) -> None:
     fill(http, api, link("b"), link("x"))
     found = accepted(http.post(f"{api}/traverse", json={"start_id": "a", "depth": 3}))
     assert ([each["id"] for each in found["nodes"]], found["edges"]) == (["a"], [])
@@ -103,7 +103,7 @@ def test_links_go_through_export_import_and_restore(http: httpx.Client, api: str
     copy = f"/api/memory/{there}"
     taken = accepted(http.post(f"{copy}/import", content=exported, headers=NDJSON))
     assert (taken["edges_sent"], taken["edges_created"], taken["error_count"]) == (2, 2, 0)
-    # What led into a store of this name leads there still.
+    # Links into a store of this name still lead there.
     assert shown(http, copy) == [("x", "elsewhere"), ("y", there)]
     assert http.get(f"{copy}/export").text == exported
     accepted(http.delete(f"{api}/nodes/a"))
@@ -112,7 +112,7 @@ def test_links_go_through_export_import_and_restore(http: httpx.Client, api: str
     assert http.get(f"{api}/export", params={"as_of": sequence}).text == exported
 
 
-def test_what_becomes_of_links_is_told(http: httpx.Client, api: str) -> None:
+def test_link_changes_are_events(http: httpx.Client, api: str) -> None:
     fill(http, api, link("x"))
     fill(http, api, link("x", weight=0.5))
     accepted(http.delete(f"{api}/nodes/a"))
@@ -134,7 +134,7 @@ def test_what_becomes_of_links_is_told(http: httpx.Client, api: str) -> None:
     ]
 
 
-def test_a_store_that_a_key_does_not_see_cannot_be_linked_to_be_it_there_or_not(keyed: Served) -> None:
+def test_link_to_an_inaccessible_store_is_refused(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "admin")) as http:
         accepted(http.post("/api/memory/hidden/inject", json={"nodes": [{"id": "x", "type": "t"}]}))
     with client(keyed.url) as http:
@@ -151,7 +151,7 @@ def test_a_store_that_a_key_does_not_see_cannot_be_linked_to_be_it_there_or_not(
         assert shown(http, api) == [("x", "mine-too")]
 
 
-def test_links_move_with_a_merge_and_come_back(http: httpx.Client, api: str) -> None:
+def test_links_move_with_merge_and_undo(http: httpx.Client, api: str) -> None:
     nodes = [{"id": each, "type": "t"} for each in "abc"]
     edges = [link("x", weight=0.5, created_by="ann"), link("y"), {**link("y"), "from": "b", "weight": 2.0}]
     accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))
@@ -162,7 +162,7 @@ def test_links_move_with_a_merge_and_come_back(http: httpx.Client, api: str) -> 
     assert {to: each["weight"] for to, each in moved.items()} == {"x": 0.5, "y": 2.0}
     assert (moved["x"]["id"], moved["x"]["created_by"]) == ("b~cites~x~elsewhere", "ann")
     assert accepted(http.get(f"{api}/links"))["outbound"] == [{"graph_id": "elsewhere", "edge_count": 2}]
-    # Who writes to the one that was merged writes to the other.
+    # A write to the merged node changes the survivor.
     fill_link = {**link("z"), "from": "a"}
     accepted(http.post(f"{api}/inject", json={"edges": [fill_link]}))
     back = accepted(http.post(f"{api}/nodes/a/unmerge", json={}))

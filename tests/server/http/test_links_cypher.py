@@ -1,4 +1,4 @@
-"""Links in Cypher: asked as `(:Entity)-[:LINKS_TO]->(:Elsewhere)`, and written elsewhere."""
+"""Links in Cypher: queried as `(:Entity)-[:LINKS_TO]->(:Elsewhere)`, written over REST."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(http: httpx.Client, api: str, query: str, **params: Any) -> list[list[A
     return ask(http, api, query, **params)["rows"]
 
 
-def test_links_are_asked_and_followed_as_they_change(http: httpx.Client, api: str) -> None:
+def test_cypher_links_follow_changes(http: httpx.Client, api: str) -> None:
     fill(http, api, OWN, link("x", weight=0.5), {**link("x"), "from": "b"})
     assert rows(http, api, "MATCH (n) RETURN count(n)") == [[2]]
     assert rows(http, api, OUT) == [["a", "cites", "elsewhere", "x", 0.5], ["b", "cites", "elsewhere", "x", 1.0]]
@@ -34,7 +34,7 @@ def test_links_are_asked_and_followed_as_they_change(http: httpx.Client, api: st
     assert rows(http, api, "MATCH (e:Elsewhere) RETURN e") == []
 
 
-def test_what_links_are_shown_as(http: httpx.Client, api: str) -> None:
+def test_cypher_link_values(http: httpx.Client, api: str) -> None:
     fill(http, api, OWN, link("x", created_by="ann"))
     [[found, e, path]] = rows(http, api, "MATCH p = (a)-[k:LINKS_TO]->(e:Elsewhere) RETURN k, e, p")
     assert e == {"_label": "Elsewhere", "store": "elsewhere", "id": "x"}
@@ -43,7 +43,7 @@ def test_what_links_are_shown_as(http: httpx.Client, api: str) -> None:
     assert [each["id"] for each in path["nodes"]] == ["a", "x"]
 
 
-def test_statements_that_do_not_name_links_meet_none(http: httpx.Client, api: str) -> None:
+def test_statements_without_links_see_none(http: httpx.Client, api: str) -> None:
     fill(http, api, OWN, link("x"), {**link("x"), "from": "b"}, link("z"))
     asked = {
         "MATCH (n) RETURN n.id ORDER BY n.id": [["a"], ["b"]],
@@ -62,7 +62,7 @@ def test_statements_that_do_not_name_links_meet_none(http: httpx.Client, api: st
     assert {query: rows(http, api, query) for query in asked} == before
 
 
-def test_names_that_a_statement_gives_to_what_is_elsewhere(http: httpx.Client, api: str) -> None:
+def test_cypher_names_of_link_targets(http: httpx.Client, api: str) -> None:
     fill(http, api, OWN, link("x"), {**link("x"), "from": "b"})
     for query in (
         "MATCH (e:Elsewhere {store: 'elsewhere'}) MATCH (a)-[:LINKS_TO]->(e) RETURN a.id ORDER BY a.id",
@@ -73,7 +73,7 @@ def test_names_that_a_statement_gives_to_what_is_elsewhere(http: httpx.Client, a
     ):
         assert sorted({row[0] for row in rows(http, api, query)}) == ["a", "b"], query
     assert rows(http, api, "MATCH (a)-[:RELATES_TO|LINKS_TO*2..2]->(e:Elsewhere) RETURN a.id, e.id") == [["a", "x"]]
-    # A name or a text that is called so asks for no link.
+    # A name or text with this word queries no link.
     assert rows(http, api, "MATCH (elsewhere {type: 'elsewhere'}) RETURN elsewhere.id") == []
 
 
@@ -98,7 +98,7 @@ def test_links_are_not_written_in_cypher(http: httpx.Client, api: str, query: st
     fill(http, api, OWN, link("x"))
     told = refusal(post(http, api, query, mode="write"), 403)
     assert "written as edges with to_graph" in told["detail"]
-    # What is only called so is written as ever.
+    # A name with this word is still writable.
     ask(http, api, "MATCH (elsewhere {id: 'a'}) SET elsewhere.content = 'elsewhere'", mode="write")
 
 

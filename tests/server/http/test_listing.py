@@ -1,4 +1,4 @@
-"""Lists by type, tag and validity, now and as of a commit, against the states that were written."""
+"""Lists by type, tag and validity, now and as of a commit, against the written states."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FULL: Json = {
 
 
 def listed(http: httpx.Client, api: str, **params: Any) -> list[str]:
-    """The ids of all pages."""
+    """Return the ids of all pages."""
     found: list[str] = []
     cursor: str | None = None
-    # A comma within an item has a backslash before it: others separate items.
+    # A comma within an item is escaped with a backslash.
     lists = {
         name: [each.replace(",", r"\,") for each in value] for name, value in params.items() if isinstance(value, list)
     }
@@ -47,7 +47,7 @@ def listed(http: httpx.Client, api: str, **params: Any) -> list[str]:
 
 
 def fitting(present: dict[str, Json], params: Json) -> list[str]:
-    """What should be listed; RFC 3339 times of one form are in order as texts."""
+    """Return the expected list; RFC 3339 times of the same form are ordered as texts."""
     at = params.get("valid_at")
 
     def fits(node: Json) -> bool:
@@ -61,7 +61,7 @@ def fitting(present: dict[str, Json], params: Json) -> list[str]:
     return sorted(node_id for node_id, node in present.items() if fits(node))
 
 
-def test_lists_equal_the_rows_now_and_then(http: httpx.Client, api: str) -> None:
+def test_lists_match_the_rows_now_and_as_of_commits(http: httpx.Client, api: str) -> None:
     chance = random.Random(4)
     present: dict[str, Json] = {}
     states: dict[int, dict[str, Json]] = {}
@@ -95,14 +95,14 @@ def test_lists_equal_the_rows_now_and_then(http: httpx.Client, api: str) -> None
         assert listed(http, api, as_of=sequence, **how) == fitting(states[sequence], params)[offset:]
 
 
-def test_kind_says_the_same_as_type(http: httpx.Client, api: str) -> None:
+def test_kind_is_an_alias_of_type(http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": each, "type": each} for each in "abc"]}))
     assert listed(http, api, kind=["a", "c"]) == ["a", "c"]
     assert listed(http, api, kind="a", type="b") == ["a", "b"]
     assert listed(http, api, kind="", type="", tag="") == ["a", "b", "c"]
 
 
-def test_compact_nodes_come_without_what_is_heavy(http: httpx.Client, api: str) -> None:
+def test_compact_nodes_omit_content_and_attributes(http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [FULL, {"id": "plain", "type": "t", "content": "x"}]}))
     for params in ({}, {"as_of": 1}):
         whole = accepted(http.get(f"{api}/nodes", params=params))["nodes"]
@@ -142,12 +142,12 @@ def test_offset_and_cursor_exclude_each_other(http: httpx.Client, api: str) -> N
         "cursor=YQ.%EF%BC%91",
     ],
 )
-def test_what_no_list_can_be_made_of(http: httpx.Client, api: str, query: str) -> None:
+def test_invalid_list_requests_are_refused(http: httpx.Client, api: str, query: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     refusal(http.get(f"{api}/nodes?{query}"), 400)
 
 
-def test_a_damaged_catalog_is_made_anew(http: httpx.Client, served: Served, store: str, api: str) -> None:
+def test_damaged_catalog_is_rebuilt(http: httpx.Client, served: Served, store: str, api: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [FULL, {"id": "plain", "type": "t"}]}))
     assert listed(http, api, tag="red") == ["full"]
     [path] = served.data.glob(f"{store}_memory/**/catalog.sqlite")

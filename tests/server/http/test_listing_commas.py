@@ -1,4 +1,4 @@
-"""Lists in queries: repeated, separated by commas, and with commas within their items."""
+"""List parameters: repeated, comma-separated, and with commas within items."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_edges_by_relation_types(http: httpx.Client, filled: str) -> None:
     assert {edge["relation_type"] for edge in found["edges"]} == {"A", "B"}
 
 
-def test_the_client_sends_items_with_commas_whole(http: httpx.Client, filled: str) -> None:
+def test_client_escapes_commas_in_items(http: httpx.Client, filled: str) -> None:
     with Client(str(http.base_url)) as client:
         store = client.store(filled.rpartition("/")[2])
         assert [node.id for node in store.nodes(type=["a,b"])] == ["3"]

@@ -1,4 +1,4 @@
-"""Memories over REST: which store, which method, which key, and what bad input gets."""
+"""Memories over REST: store selection, methods, permissions and invalid input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EMPTY: dict[str, Any] = {
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client whose header names the store of the test."""
+    """Client whose header names the test's store."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}) as client:
         yield client
 
@@ -53,7 +53,7 @@ def test_a_default_store_where_nothing_was_stored_is_empty(http: httpx.Client, p
 
 
 @pytest.mark.usefixtures("nothing_stored")
-def test_what_is_recalled_of_a_store_that_is_not_there(http: httpx.Client) -> None:
+def test_recall_from_a_missing_store(http: httpx.Client) -> None:
     assert http.get("/api/memories/search?q=x").json() == []
     assert accepted(http.post("/api/memories/search", json={"query": "x"}))["hits"] == []
     refusal(http.get("/api/memories/search?q=x&store=not-there"), 404)
@@ -72,11 +72,11 @@ def test_ids_are_percent_encoded(of: httpx.Client, memory: str) -> None:
 
 
 @pytest.mark.parametrize("memory", sorted(RESERVED_IDS))
-def test_paths_are_no_ids(of: httpx.Client, memory: str) -> None:
+def test_path_segments_are_not_ids(of: httpx.Client, memory: str) -> None:
     assert "id" in refusal(of.post("/api/memories", json={"content": "x", "id": memory}), 400)["errors"][0]["path"]
 
 
-def test_put_and_patch_keep_what_is_left_out(of: httpx.Client) -> None:
+def test_put_and_patch_keep_omitted_fields(of: httpx.Client) -> None:
     made = stored(of, "Tea at four", tags=["a"], metadata={"n": 1}, source="talk")
     for method, sent in (("PUT", {"tags": ["b"]}), ("PATCH", {"metadata": {"n": 2}})):
         changed = accepted(of.request(method, f"/api/memories/{made['id']}", json=sent))
@@ -105,7 +105,7 @@ def test_put_and_patch_keep_what_is_left_out(of: httpx.Client) -> None:
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(of: httpx.Client, store: str, wrong: dict[str, Any], place: str) -> None:
+def test_invalid_fields_are_refused_by_name(of: httpx.Client, store: str, wrong: dict[str, Any], place: str) -> None:
     errors = refusal(of.post("/api/memories", json={"content": "x", **wrong}), 400)["errors"]
     assert place in [each["path"] for each in errors]
     batch = {"memories": [{"content": "y"}, {"content": "x", **wrong}]}
@@ -115,7 +115,7 @@ def test_what_cannot_be_is_refused_by_name(of: httpx.Client, store: str, wrong: 
 
 
 @pytest.mark.parametrize("sent", [{}, {"memory_ids": []}, {"memory_types": []}, {"dry_run": True}])
-def test_nothing_is_deleted_without_a_filter(of: httpx.Client, sent: dict[str, Any]) -> None:
+def test_delete_without_filters_is_refused(of: httpx.Client, sent: dict[str, Any]) -> None:
     made = stored(of, "Tea at four")
     assert "at least one filter" in refusal(of.post("/api/memories/delete", json=sent), 400)["detail"]
     assert accepted(of.get(f"/api/memories/{made['id']}"))["content"] == "Tea at four"
@@ -163,7 +163,7 @@ def test_lists_take_each_filter_from_the_query(http: httpx.Client) -> None:
         assert found.status_code == (400 if "sort" in query else 200), found.text
 
 
-def test_an_entity_that_is_not_there_is_told_beside_names_like_it(of: httpx.Client) -> None:
+def test_missing_entity_error_suggests_similar_names(of: httpx.Client) -> None:
     for name in ("Ada Lovelace", "Adam Smith", "Charles Babbage"):
         accepted(of.post("/api/entities", json={"name": name, "entity_type": "person"}), 201)
     for path in ("/api/entities/Ada Lovelance", "/api/memories/search?q=x&entity=ada%20lovelance"):
@@ -172,7 +172,7 @@ def test_an_entity_that_is_not_there_is_told_beside_names_like_it(of: httpx.Clie
     assert refusal(of.get("/api/entities/Zeus"), 404)["detail"].endswith("no node has this id or name")
 
 
-def test_recall_as_agents_ask(of: httpx.Client) -> None:
+def test_recall_with_agent_defaults(of: httpx.Client) -> None:
     for number in range(15):
         stored(of, f"Trams stop at place {number}: {'word ' * 200}", dedup="off")
     at_least = accepted(of.post("/api/memories/search", json={"query": "trams", "touch": False}))["index_sequence"]

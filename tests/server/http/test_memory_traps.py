@@ -1,4 +1,4 @@
-"""Memories in the corners that are easily forgotten, over HTTP: each test is about one, with all its cases."""
+"""Edge cases of memories over HTTP, one per test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOVED = {"sequence", "version", "updated_at", "access_count", "access_confidence
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client of a store of the test's own."""
+    """Client of the test's own store."""
     with naming(http, store) as client:
         yield client
 
@@ -73,7 +73,7 @@ def exported(of: httpx.Client, store: str) -> list[str]:
     return sorted(json.dumps({name: row[name] for name in row.keys() - MOVED}, sort_keys=True) for row in rows)
 
 
-def test_nothing_but_a_use_moves_the_last_use(of: httpx.Client, store: str) -> None:
+def test_only_access_changes_last_accessed(of: httpx.Client, store: str) -> None:
     ids = [stored(of, f"tea at {each}", days=9, entity_names=["Ann"])["id"] for each in ("dawn", "noon", "night")]
     seen = accepted(of.get(f"/api/memory/{store}/stats"))["sequence"]
     api = f"/api/memory/{store}"
@@ -107,7 +107,7 @@ def test_nothing_but_a_use_moves_the_last_use(of: httpx.Client, store: str) -> N
     assert used["access_count"] == (2 if ids[0] == hit["id"] else 1)
 
 
-def test_only_what_is_in_force_takes_a_memory_in(http: httpx.Client, of: httpx.Client, store: str) -> None:
+def test_only_active_memories_absorb_duplicates(http: httpx.Client, of: httpx.Client, store: str) -> None:
     faded = stored(of, "The shed is green", days=400)["id"]
     assert accepted(of.post("/api/memories/prune", json={}))["ids"] == [faded]
     over = stored(of, "The gate is open", valid_from=ago(9), valid_to=ago(1))["id"]
@@ -124,7 +124,7 @@ def test_only_what_is_in_force_takes_a_memory_in(http: httpx.Client, of: httpx.C
     assert refusal(of.post("/api/memories", json={"id": faded, "content": "The shed is green"}), 409)["detail"]
 
 
-def test_namesakes_are_kept_apart_by_every_way(of: httpx.Client) -> None:
+def test_entities_of_the_same_name_stay_separate(of: httpx.Client) -> None:
     person, project = ([{"name": "Alice", "entity_type": kind}] for kind in ("person", "project"))
     ids = {
         each: [stored(of, "Alice is late", dedup="off", entities=about)["id"] for _ in range(2)]
@@ -143,7 +143,7 @@ def test_namesakes_are_kept_apart_by_every_way(of: httpx.Client) -> None:
     assert together["results"][2]["id"] == together["results"][0]["id"]
 
 
-def test_what_is_largest_is_stored_met_and_absorbed(of: httpx.Client) -> None:
+def test_largest_memories_are_stored_deduplicated_and_merged(of: httpx.Client) -> None:
     large = "word " * ((1 << 20) // 5)
     assert stored(of, large, id="large")["outcome"] == "created"
     assert stored(of, large)["id"] == "large"
@@ -159,7 +159,7 @@ def test_what_is_largest_is_stored_met_and_absorbed(of: httpx.Client) -> None:
     assert "100 tags" in report["left"][0]["reason"]
 
 
-def test_merges_of_merged_ones_make_no_circle_and_are_taken_back_in_turn(of: httpx.Client, store: str) -> None:
+def test_chained_merges_are_undone_in_order(of: httpx.Client, store: str) -> None:
     for each, confidence in (("a", 0.8), ("b", 0.5)):
         stored(of, "The roof is red", id=each, dedup="off", confidence=confidence, entity_names=[f"of {each}"])
     before = exported(of, store)
@@ -186,7 +186,7 @@ def test_merges_of_merged_ones_make_no_circle_and_are_taken_back_in_turn(of: htt
 
 
 @pytest.mark.parametrize("chosen", [{"history": "none"}, {"conflict_policy": "manual"}, {"kind_whitelist": ["fact"]}])
-def test_settings_of_a_store_stand_in_the_way_of_nothing(of: httpx.Client, store: str, chosen: Json) -> None:
+def test_memories_work_with_any_store_settings(of: httpx.Client, store: str, chosen: Json) -> None:
     accepted(of.put(f"/api/memory/{store}", json=chosen), 201)
     for each in ("a", "b"):
         stored(of, "The roof is red", id=each, memory_type="fact", dedup="off")
@@ -205,7 +205,7 @@ def test_settings_of_a_store_stand_in_the_way_of_nothing(of: httpx.Client, store
     assert "conflicts" not in exported(of, store)[0]
 
 
-def test_what_is_no_date_is_refused(of: httpx.Client) -> None:
+def test_invalid_memory_dates_are_refused(of: httpx.Client) -> None:
     stored(of, "Tea at four")
     for bare in ("2025-01", "yesterday", "1e9"):
         for name in ("before_date", "after_date"):
@@ -233,7 +233,7 @@ def test_a_name_that_is_the_id_of_another_node(of: httpx.Client, store: str) -> 
     assert stored(of, "Robert is out", entity_names=["robert"])["entities"][0]["id"] == made["id"]
 
 
-def test_a_name_whose_entity_went_with_another_is_free_again(of: httpx.Client) -> None:
+def test_name_of_a_deleted_entity_is_reusable(of: httpx.Client) -> None:
     for name in ("Bob", "Robert"):
         accepted(of.post("/api/entities", json={"name": name, "entity_type": "person"}), 201)
     accepted(of.post("/api/entities/Bob/merge", json={"into": "Robert"}))
@@ -245,7 +245,7 @@ def test_a_name_whose_entity_went_with_another_is_free_again(of: httpx.Client) -
     assert accepted(of.get("/api/entities/Bob/memories"))["memories"][0]["content"] == "Bob is back"
 
 
-def test_a_type_is_learnt_while_relations_are_written(http: httpx.Client, store: str) -> None:
+def test_entity_type_is_updated_during_relation_writes(http: httpx.Client, store: str) -> None:
     failed: list[str] = []
 
     def write(number: int) -> None:
@@ -272,7 +272,7 @@ def test_a_type_is_learnt_while_relations_are_written(http: httpx.Client, store:
         assert len(accepted(own.get("/api/relations?limit=100"))["relations"]) == 30
 
 
-def test_without_vectors_the_wording_counts_and_it_is_said(tmp_path: Path) -> None:
+def test_deduplication_without_vectors_reports_it(tmp_path: Path) -> None:
     with embedding_service() as service:
         service.failures.extend([(503, {})] * 1_000)
         given = {"embedding_provider": "openai", "embedding_url": service.url, "embedding_model": "some-model"}
@@ -285,7 +285,7 @@ def test_without_vectors_the_wording_counts_and_it_is_said(tmp_path: Path) -> No
             assert len(http.get("/api/memories/search?q=roof&mode=keyword&at_least=2").json()) == 2
 
 
-def test_a_large_write_is_told_in_one_event_with_its_memories(served: Served, of: httpx.Client, store: str) -> None:
+def test_bulk_event_includes_memories(served: Served, of: httpx.Client, store: str) -> None:
     accepted(of.put(f"/api/memory/{store}"), 201)
     batch = [{"content": f"Number {at} is {at * 7}", "entity_names": ["Ann"]} for at in range(1_000)]
     with Listener(served.port, f"/api/events?store={store}").greet() as listener:
@@ -299,7 +299,7 @@ def test_a_large_write_is_told_in_one_event_with_its_memories(served: Served, of
         assert event.data["id"] == made["id"]
 
 
-def test_an_export_carries_uses_parts_and_archives(http: httpx.Client, of: httpx.Client, store: str) -> None:
+def test_export_includes_access_counts_and_merged_memories(http: httpx.Client, of: httpx.Client, store: str) -> None:
     for each, confidence in (("a", 1), ("b", 0.5)):
         stored(of, "The roof is red", id=each, dedup="off", confidence=confidence, source="s", context="c", layer=2)
     stored(of, "The shed is green", days=400, id="old", importance=0.9, entity_names=["Ann"])
@@ -323,7 +323,7 @@ def test_an_export_carries_uses_parts_and_archives(http: httpx.Client, of: httpx
         assert {*listed(copy)} == {"a", "b"}
 
 
-def test_another_half_life_counts_at_once_everywhere(of: httpx.Client, store: str) -> None:
+def test_half_life_change_applies_immediately(of: httpx.Client, store: str) -> None:
     for days in (1, 10, 100):
         stored(of, f"About {days}", days=days, id=f"m{days}", memory_type="fact" if days == 10 else "error")
     stored(of, "Nothing", id="none", confidence=0)
@@ -353,7 +353,7 @@ def test_another_half_life_counts_at_once_everywhere(of: httpx.Client, store: st
         doomed = of.post("/api/memories/delete", json={"min_confidence_below": 0.5, "dry_run": True}).json()["ids"]
         assert {*doomed} == {*shown} - due
         pruned = accepted(of.post("/api/memories/prune", json={"dry_run": True}))["count"]
-        # What was written today stays until tomorrow.
+        # Memories written today stay until tomorrow.
         assert pruned == sum(each["effective_confidence"] < 0.05 for key, each in shown.items() if key != "none")
 
 
@@ -387,7 +387,7 @@ def test_memories_of_a_deleted_entity_are_recalled_by_its_id_and_its_name(of: ht
     assert "deleted_entity" not in again
 
 
-def test_deletion_by_filter_names_the_memories_that_it_leaves(of: httpx.Client, store: str) -> None:
+def test_delete_by_filter_lists_remaining_memories(of: httpx.Client, store: str) -> None:
     left = {stored(of, f"Number {each} is hers", entity_names=[f"E{each}"])["id"] for each in range(3)}
     both = stored(of, "Number 7 is theirs", entity_names=["E0", "E1"])["id"]
     asked = {"ids": ["E0", "E1", "E2", both]}

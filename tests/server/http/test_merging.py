@@ -1,4 +1,4 @@
-"""Merging two entities that are one over HTTP: what moves, what is told, where the merged one is found, and undo."""
+"""Merging of duplicate entities over HTTP: moved edges, events, redirects and undo."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def keys(view: Json) -> set[tuple[str, str, str]]:
 
 
 def bare(view: Json) -> Json:
-    """A node with its edges, without what every commit moves on."""
+    """Return a node with its edges, without fields that every commit changes."""
     own = {name: value for name, value in view["node"].items() if name not in {"version", "sequence", "updated_at"}}
     edges = sorted((*view["outgoing"], *view["incoming"]), key=lambda e: e["id"])
     return {"node": own, "edges": [{name: value for name, value in e.items() if name != "sequence"} for e in edges]}
 
 
-def test_edges_move_and_all_that_was_done_is_told(http: httpx.Client, people: str) -> None:
+def test_merge_moves_edges_and_reports_changes(http: httpx.Client, people: str) -> None:
     before = node(http, people, "robert")["node"]
     told = merge(http, people, "bob", "robert", created_by="eve")
     assert (told["changed"], told["into"], told["edges_moved"]) == (True, "robert", 3)
@@ -99,7 +99,7 @@ def test_edges_move_and_all_that_was_done_is_told(http: httpx.Client, people: st
     assert next(e for e in found["outgoing"] if e["to"] == "acme")["weight"] == 3.0
 
 
-def test_the_same_again_changes_nothing(http: httpx.Client, people: str) -> None:
+def test_repeated_merge_changes_nothing(http: httpx.Client, people: str) -> None:
     told = merge(http, people, "bob", "robert", based_on_version=1, into_version=1)
     again = merge(http, people, "bob", "robert", based_on_version=1, into_version=1)
     assert not again["changed"]
@@ -108,7 +108,7 @@ def test_the_same_again_changes_nothing(http: httpx.Client, people: str) -> None
     assert (again["edges_moved"], again["taken_over"]) == (0, [])
 
 
-def test_who_asks_for_the_merged_one_is_given_the_other(http: httpx.Client, people: str) -> None:
+def test_merged_id_redirects_to_the_survivor(http: httpx.Client, people: str) -> None:
     then = merge(http, people, "bob", "robert")["sequence"]
     found = node(http, people, "bob")
     assert found.pop("redirected_from") == "bob"
@@ -127,7 +127,7 @@ def test_who_asks_for_the_merged_one_is_given_the_other(http: httpx.Client, peop
         assert page["redirected_from"] == "bob"
 
 
-def test_itself_it_is_found_where_everything_is_asked_for(http: httpx.Client, people: str) -> None:
+def test_merged_node_is_visible_in_full_reads(http: httpx.Client, people: str) -> None:
     then = merge(http, people, "bob", "robert")["sequence"]
     for more in ({}, {"as_of": then}):
         own = node(http, people, "bob", valid_at="any", **more)
@@ -146,7 +146,7 @@ def test_itself_it_is_found_where_everything_is_asked_for(http: httpx.Client, pe
         assert {hit["node"]["id"] for hit in accepted(http.post(f"{people}/search", json=asked))["hits"]} == found
 
 
-def test_undo_puts_back_what_was(http: httpx.Client, people: str) -> None:
+def test_unmerge_restores_the_previous_state(http: httpx.Client, people: str) -> None:
     before = {each: bare(node(http, people, each)) for each in ("bob", "robert", "ann", "acme")}
     merge(http, people, "bob", "robert")
     told = unmerge(http, people, "bob")
@@ -157,7 +157,7 @@ def test_undo_puts_back_what_was(http: httpx.Client, people: str) -> None:
     assert (again["changed"], again["out_of"], again["sequence"]) == (False, None, told["sequence"])
 
 
-def test_undo_keeps_what_was_written_since(http: httpx.Client, people: str) -> None:
+def test_unmerge_keeps_later_writes(http: httpx.Client, people: str) -> None:
     merge(http, people, "bob", "robert", content="append")
     since: Json = {"nodes": [{"id": "robert", "attributes": {"age": 41, "new": 1}}], "edges": [edge("robert", "ann")]}
     since["edges"][0]["weight"] = 9.0
@@ -185,7 +185,7 @@ def test_undo_keeps_what_was_written_since(http: httpx.Client, people: str) -> N
         ("keep", "keep", "Robert Miller", 2, None),
     ],
 )
-def test_what_is_taken_over_can_be_chosen(
+def test_merge_field_selection(
     http: httpx.Client, people: str, content: str, attributes: str, text: str, phone: int, age: int | None
 ) -> None:
     found = merge(http, people, "bob", "robert", content=content, attributes=attributes)["node"]
@@ -194,7 +194,7 @@ def test_what_is_taken_over_can_be_chosen(
     assert found["tags"] == ["b", "a"]
 
 
-def test_writes_never_part_the_two(http: httpx.Client, people: str) -> None:
+def test_writes_keep_a_merge(http: httpx.Client, people: str) -> None:
     merge(http, people, "bob", "robert")
     told = accepted(
         http.post(f"{people}/inject", json={"edges": [edge("bob", "ann", "TRUSTS"), edge("robert", "bob")]})
@@ -225,7 +225,7 @@ def test_writes_never_part_the_two(http: httpx.Client, people: str) -> None:
     assert not accepted(http.post(f"{people}/nodes/bob/retire", json={}))["changed"]
 
 
-def test_one_of_very_many_edges_goes_to_the_other_one_as_well(http: httpx.Client, people: str) -> None:
+def test_edge_to_the_survivor_among_many_becomes_a_loop(http: httpx.Client, people: str) -> None:
     leaves = [f"leaf-{number:04}" for number in range(1_100)]
     accepted(http.post(f"{people}/inject", json={"nodes": [{"id": each, "type": "leaf"} for each in leaves]}))
     edges = [edge("robert", each, weight=1.0) for each in leaves]
@@ -238,7 +238,7 @@ def test_one_of_very_many_edges_goes_to_the_other_one_as_well(http: httpx.Client
     assert [(row["from"], row["weight"]) for row in page] == [("robert", 5.0)]
 
 
-def test_of_merges_at_the_same_time_one_counts(http: httpx.Client, people: str) -> None:
+def test_concurrent_merges_apply_once(http: httpx.Client, people: str) -> None:
     def tried(into: str) -> int:
         return http.post(f"{people}/nodes/bob/merge", json={"into": into}).status_code
 
@@ -254,7 +254,7 @@ def test_of_merges_at_the_same_time_one_counts(http: httpx.Client, people: str) 
     assert [answer.json()["changed"] for answer in undone if answer.status_code == 200].count(True) == 1
 
 
-def test_listeners_are_told_of_the_rows(http: httpx.Client, people: str) -> None:
+def test_merge_events_include_the_rows(http: httpx.Client, people: str) -> None:
     told = merge(http, people, "bob", "robert")
     entry = accepted(http.get(f"{people}/changes", params={"since": told["sequence"] - 1}))["changes"][0]
     assert len(entry["edges_deleted"]) == 6
@@ -262,7 +262,7 @@ def test_listeners_are_told_of_the_rows(http: httpx.Client, people: str) -> None
     assert {row["relation_type"] for row in entry["edges_created"]} == {"KNOWS", "EMPLOYS", "LIKES", "MERGED_INTO"}
 
 
-def test_chains_lead_to_the_end(http: httpx.Client, people: str) -> None:
+def test_redirect_chains_are_followed(http: httpx.Client, people: str) -> None:
     merge(http, people, "bob", "robert")
     merge(http, people, "robert", "ann")
     assert node(http, people, "bob")["node"]["id"] == "ann"
@@ -278,7 +278,7 @@ def test_chains_lead_to_the_end(http: httpx.Client, people: str) -> None:
     }
 
 
-def test_what_cannot_be_merged(http: httpx.Client, people: str) -> None:
+def test_invalid_merges_are_refused(http: httpx.Client, people: str) -> None:
     assert "another" in refused(http, people, "bob", "bob", 400)
     assert "'nobody'" in refused(http, people, "bob", "nobody", 404)
     assert "'nobody'" in refused(http, people, "nobody", "bob", 404)
@@ -290,7 +290,7 @@ def test_what_cannot_be_merged(http: httpx.Client, people: str) -> None:
     assert "unmerge 'bob' first" in refused(http, people, "robert", "bob", 409)
 
 
-def test_too_much_for_one_node_is_refused(http: httpx.Client, api: str) -> None:
+def test_merge_over_the_edge_limit_is_refused(http: httpx.Client, api: str) -> None:
     text = "x" * (1 << 19) + "x"
     nodes = [{"id": name, "type": "t", "content": text + name} for name in "ab"]
     accepted(http.post(f"{api}/inject", json={"nodes": nodes}))
@@ -298,7 +298,7 @@ def test_too_much_for_one_node_is_refused(http: httpx.Client, api: str) -> None:
     assert node(http, api, "a")["node"]["version"] == 1
 
 
-def test_a_node_with_too_many_edges_stays_as_it_is(
+def test_merge_of_a_node_with_too_many_edges_is_refused(
     http: httpx.Client, people: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merging, "MAX_MOVED_EDGES", 6)
@@ -306,7 +306,7 @@ def test_a_node_with_too_many_edges_stays_as_it_is(
     assert ("bob", "ann", "KNOWS") in keys(node(http, people, "bob"))
 
 
-def test_deleting_either(http: httpx.Client, people: str) -> None:
+def test_delete_survivor_or_merged_node(http: httpx.Client, people: str) -> None:
     merge(http, people, "bob", "robert")
     accepted(http.delete(f"{people}/nodes/bob"))
     refusal(http.get(f"{people}/nodes/bob"), 404)
@@ -319,7 +319,7 @@ def test_deleting_either(http: httpx.Client, people: str) -> None:
     assert not unmerge(http, people, "acme")["changed"]
 
 
-def test_one_of_several_that_are_undone_leaves_the_others_what_is_theirs(http: httpx.Client, api: str) -> None:
+def test_unmerge_of_one_keeps_other_merges(http: httpx.Client, api: str) -> None:
     nodes = [{"id": name, "type": "t", "tags": ["x"] if name in "ab" else []} for name in "abct"]
     edges = [edge("a", "t", weight=1.0), edge("b", "t", weight=2.0)]
     accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))

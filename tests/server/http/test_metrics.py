@@ -1,4 +1,4 @@
-"""GET /metrics of a real server, the dashboard and the alerts that are drawn from it, and what is logged as slow."""
+"""GET /metrics of a server, its dashboard and alerts, and the slow log."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ INJECT = "/api/memory/{store}/inject"
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of this module's own: what is counted is known. It keeps two stores open.
+    """Server of this module, with known counts. It keeps two stores open.
 
-    A language model is set, which nobody asks, so that its numbers are there.
+    A language model is configured but never called, so that its metrics exist.
     """
     model = {"llm_url": "http://127.0.0.1:1/v1", "llm_model": "none"}
     with serving(tmp_path_factory.mktemp("watched") / "data", max_open_stores=2, **model) as running:
@@ -58,7 +58,7 @@ def scrape(client: httpx.Client) -> Scrape:
 
 
 def eventually(look: Callable[[], bool]) -> None:
-    """Wait for a condition: what is counted at the end of a request is seen a moment after its answer."""
+    """Wait for a condition; counts of a request appear shortly after its response."""
     deadline = time.monotonic() + PATIENCE
     while not look():
         assert time.monotonic() < deadline
@@ -105,7 +105,7 @@ def test_requests_are_counted_by_route_template(client: httpx.Client) -> None:
     assert grown("kgserve_answer_bytes_total", route=INJECT) > 100
 
 
-def test_unknown_paths_and_methods_are_one_of_each(client: httpx.Client, watched: Served) -> None:
+def test_unknown_paths_share_one_metric_label(client: httpx.Client, watched: Served) -> None:
     paths = [f"/nowhere/{number}" for number in range(5)]
     for path in paths:
         assert client.get(path).status_code == 404
@@ -128,7 +128,7 @@ def test_refusals_are_counted_by_code(client: httpx.Client, watched: Served) -> 
     eventually(lambda: codes <= scrape(client).by("code", "kgserve_refusals_total").keys())
 
 
-def test_only_open_stores_have_numbers_and_none_is_opened_for_them(client: httpx.Client, watched: Served) -> None:
+def test_metrics_cover_open_stores_only(client: httpx.Client, watched: Served) -> None:
     for name in ("one", "two", "three"):
         accepted(inject(client, name, "a"))
     opened = set(pool_of(watched).open_stores())
@@ -144,7 +144,7 @@ def test_only_open_stores_have_numbers_and_none_is_opened_for_them(client: httpx
     assert (found.value("kgserve_commit_phase_seconds_total", phase="journal") or 0) > 0
 
 
-def test_views_come_to_lag_nothing_behind(client: httpx.Client) -> None:
+def test_view_lag_reaches_zero(client: httpx.Client) -> None:
     accepted(inject(client, "lagging", "a"))
     views = {"keyword", "vector", "past-keyword", "past-vector", "history"}
     assert set(scrape(client).by("view", "kgserve_store_view_lag_commits", store="lagging")) == views
@@ -154,7 +154,7 @@ def test_views_come_to_lag_nothing_behind(client: httpx.Client) -> None:
     assert (scrape(client).value("kgserve_embedded_texts_total", outcome="ok") or 0) >= 1
 
 
-def test_a_check_is_shown(client: httpx.Client, watched: Served) -> None:
+def test_store_check_is_a_metric(client: httpx.Client, watched: Served) -> None:
     accepted(inject(client, "checked", "a"))
     assert scrape(client).value("kgserve_store_last_check_ok", store="checked") is None
     with pool_of(watched).lease("checked") as store:
@@ -170,17 +170,17 @@ def test_a_check_is_shown(client: httpx.Client, watched: Served) -> None:
     assert accepted(client.get("/api/memory/checked/stats"))["history_lag"] >= 0
 
 
-def test_a_scrape_waits_for_no_commit(client: httpx.Client, watched: Served) -> None:
+def test_scrape_does_not_wait_for_commits(client: httpx.Client, watched: Served) -> None:
     accepted(inject(client, "busy", "a"))
     with pool_of(watched).lease("busy") as store, held(store), closing(inject_later(watched, "busy")):
-        # The writer may still be leaving the first write: what is in progress tells that the second has come.
+        # The writer may still be finishing the first write; the gauge shows that the second has arrived.
         eventually(lambda: (scrape(client).value("kgserve_requests_in_progress") or 0) >= 2)
         eventually(lambda: store.writing)
         assert scrape(client).value("kgserve_store_nodes", store="busy") == 1
 
 
 def inject_later(served: Served, store: str) -> Any:
-    """A write that is sent, and whose answer nobody waits for."""
+    """Send a write without waiting for its response."""
     import socket
 
     body = msgspec.json.encode({"nodes": [{"id": "later", "type": "hen"}]})
@@ -190,7 +190,7 @@ def inject_later(served: Served, store: str) -> Any:
     return connection
 
 
-def test_calls_of_tools_are_counted(client: httpx.Client) -> None:
+def test_tool_calls_are_counted(client: httpx.Client) -> None:
     def counted() -> list[float]:
         found = scrape(client)
         values = (
@@ -206,7 +206,7 @@ def test_calls_of_tools_are_counted(client: httpx.Client) -> None:
     assert counted() == [value + 1 for value in before]
 
 
-def test_event_streams_are_counted_while_they_are_open_and_are_no_latency(client: httpx.Client) -> None:
+def test_event_streams_are_counted_without_latency(client: httpx.Client) -> None:
     route = "/api/memory/{store}/events"
     accepted(inject(client, "followed", "a"))
     with client.stream("GET", "/api/memory/followed/events") as stream, httpx.Client(base_url=client.base_url) as other:
@@ -217,7 +217,7 @@ def test_event_streams_are_counted_while_they_are_open_and_are_no_latency(client
     assert scrape(client).value("kgserve_request_duration_seconds_count", route=route) == 0
 
 
-def test_a_caller_is_shown_its_own_stores_and_nothing_of_the_server(client: httpx.Client, watched: Served) -> None:
+def test_metrics_of_a_restricted_key(client: httpx.Client, watched: Served) -> None:
     for name in ("mine-1", "theirs"):
         accepted(inject(client, name, "a"))
     seen = Caller("reader", "read", ("mine-*",), "k1")
@@ -229,9 +229,7 @@ def test_a_caller_is_shown_its_own_stores_and_nothing_of_the_server(client: http
     assert shown == {"kgserve_build_info"}
 
 
-def test_the_dashboard_and_the_alerts_name_only_what_there_is(
-    client: httpx.Client, watched: Served, tmp_path: Path
-) -> None:
+def test_dashboard_and_alerts_use_existing_metrics(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
     accepted(inject(client, "charted", "a"))
     pool = pool_of(watched)
     with pool.lease("charted") as store:
@@ -250,8 +248,10 @@ def test_the_dashboard_and_the_alerts_name_only_what_there_is(
         for text in (*drawn, *(rule["expr"] for rule in rules))
         for name in re.findall(r"\b(?:kgserve|process)_\w+", text)
     }
-    of_nodes = {name for name in named if name.startswith("kgserve_cluster_")}  # tests/cluster/test_nodes.py has some
-    assert named - there - of_nodes == {"kgserve_certificate_end_timestamp_seconds"}  # only with TLS
+    of_nodes = {
+        name for name in named if name.startswith("kgserve_cluster_")
+    }  # tests/cluster/test_nodes.py covers some.
+    assert named - there - of_nodes == {"kgserve_certificate_end_timestamp_seconds"}  # Only with TLS.
     unused = {re.sub(r"_(bucket|count|sum)$", "", name) for name in there} - {
         re.sub(r"_(bucket|count|sum)$", "", name) for name in named
     }
@@ -260,7 +260,7 @@ def test_the_dashboard_and_the_alerts_name_only_what_there_is(
     assert all(rule["labels"]["severity"] in ("warning", "critical") for rule in rules)
 
 
-def test_precautions_are_numbers(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
+def test_limits_are_metrics(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
     accepted(inject(client, "kept", "a"))
     before = scrape(client)
     disk = shutil.disk_usage(pool_of(watched).data_dir)
@@ -278,7 +278,7 @@ def test_precautions_are_numbers(client: httpx.Client, watched: Served, tmp_path
     assert scrape(client).value("kgserve_store_engine_lag_commits", store="kept") == 0
 
 
-def test_the_dashboard_is_one_that_grafana_takes() -> None:
+def test_dashboard_is_valid_for_grafana() -> None:
     dashboard = msgspec.json.decode((TOP / "deploy/grafana/kgserve.json").read_bytes())
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= dashboard.keys()
     assert {each["name"] for each in dashboard["templating"]["list"]} == {"datasource", "job", "instance", "store"}

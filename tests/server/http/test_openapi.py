@@ -23,7 +23,7 @@ from kgserve.server.http.openapi import as_openapi_30
 from kgserve.stores.pool import StorePool
 from tests.server.http.serving import accepted
 
-OURS = {"/docs/docs.css", "/docs/docs.js", "/", "/explorer/{name}"}  # pages and their parts, not operations
+OURS = {"/docs/docs.css", "/docs/docs.js", "/", "/explorer/{name}"}  # Pages and their parts, not operations.
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
             yield f"{method.upper()} {path}", operation
 
 
-def test_lists_every_route(app: Litestar, document: dict[str, Any]) -> None:
+def test_openapi_lists_every_route(app: Litestar, document: dict[str, Any]) -> None:
     served = {
         f"{method} {route.path_format}"
         for route in app.routes
@@ -69,7 +69,7 @@ def test_every_operation_is_described_with_examples(document: dict[str, Any]) ->
             assert parameter["description"], name
 
 
-def test_every_tag_is_declared_for_the_page_shows_no_others(document: dict[str, Any]) -> None:
+def test_every_tag_is_declared(document: dict[str, Any]) -> None:
     declared = {tag["name"] for tag in document["tags"]}
     assert {tag for _, operation in operations(document) for tag in operation["tags"]} == declared
 
@@ -93,7 +93,7 @@ def test_requests_allow_no_other_fields(document: dict[str, Any]) -> None:
         assert schemas[name]["additionalProperties"] is False
 
 
-def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_schema_reference_resolves(document: dict[str, Any]) -> None:
     def references(item: Any) -> Iterator[str]:
         if isinstance(item, dict):
             for key, value in item.items():
@@ -121,7 +121,7 @@ def test_request_examples_are_valid() -> None:
 
 
 class Links(HTMLParser):
-    """Collects what a page would load or lead to."""
+    """Parser that collects everything a page would load or link to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,15 +157,15 @@ def older(http: httpx.Client) -> dict[str, Any]:
     return accepted(http.get("/openapi-3.0.json"))
 
 
-def test_it_is_there_in_openapi_30_too(document: dict[str, Any], older: dict[str, Any]) -> None:
+def test_openapi_30_lists_every_operation(document: dict[str, Any], older: dict[str, Any]) -> None:
     assert [*jsonschema_rs.validator_for(OPENAPI_30).iter_errors(older)] == []
     assert older["openapi"].startswith("3.0.")
     assert dict(operations(older)).keys() == dict(operations(document)).keys()
     assert older["components"]["schemas"].keys() == document["components"]["schemas"].keys()
 
 
-def test_examples_fit_both_descriptions(document: dict[str, Any], older: dict[str, Any]) -> None:
-    """What 3.0 has no word for it lets through; so what one takes the other takes, too."""
+def test_examples_match_both_openapi_versions(document: dict[str, Any], older: dict[str, Any]) -> None:
+    """3.0 drops unknown keywords, so everything that 3.1 accepts it accepts, too."""
     for described, read in ((document, lambda schema: schema), (older, of_openapi_30)):
         components = {"components": {"schemas": read(described["components"]["schemas"])}}
         for _, operation in operations(described):
@@ -177,7 +177,7 @@ def test_examples_fit_both_descriptions(document: dict[str, Any], older: dict[st
 
 
 def of_openapi_30(part: Any) -> Any:
-    """Schemas of 3.0 as JSON Schema has them, by the words of that specification."""
+    """Convert schemas of 3.0 to JSON Schema, by the rules of that specification."""
     if isinstance(part, list):
         return [of_openapi_30(each) for each in part]
     if not isinstance(part, dict):
@@ -220,7 +220,7 @@ def of_openapi_30(part: Any) -> Any:
         ),
     ],
 )
-def test_schemas_by_rules(newer: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_schema_conversion_rules(newer: dict[str, Any], expected: dict[str, Any]) -> None:
     document = {
         "paths": {"/a": {"schema": newer, "example": {"schema": newer}}},
         "components": {"schemas": {"A": newer}},

@@ -1,4 +1,4 @@
-"""Many clients at once at a store that is not open yet."""
+"""Many concurrent requests for a store that is not open yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.http.serving import accepted, serving
 CLIENTS = 30
 
 
-def test_all_of_them_are_served(tmp_path: Path) -> None:
+def test_concurrent_requests_wait_for_opening(tmp_path: Path) -> None:
     def write(number: int) -> int:
         body = {"nodes": [{"id": f"n{number}", "type": "t"}]}
         return client.post("/api/memory/new/inject", json=body).status_code

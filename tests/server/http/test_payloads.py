@@ -1,4 +1,4 @@
-"""The payloads of the versioned store's contract, as they stand, sent from one place to REST and to MCP."""
+"""The payloads of the versioned store's contract, sent to REST and to MCP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSIONED = {"field_names": "versioned"}
 
 
 class Refused(Exception):
-    """What a server says of a payload that it does not take, with what it has written all the same."""
+    """Refusal of a payload, with the data that the server wrote anyway."""
 
     def __init__(self, text: str, answer: Mapping[str, Any] | None = None) -> None:
         super().__init__(text)
@@ -25,13 +25,13 @@ class Refused(Exception):
 
 
 class Mouth(Protocol):
-    """One way to a store: an operation by name, with its payload. Raises Refused."""
+    """Interface of a store: an operation by name, with its payload. Raises Refused."""
 
     def __call__(self, operation: str, graph: str, /, **payload: Any) -> Json: ...
 
 
 class Rest:
-    """The operations by method, path, and whether answers have the contract's names for who asks."""
+    """REST: operations by method, path, and whether answers can have the contract's names."""
 
     PATHS: Mapping[str, tuple[str, str, bool]] = {
         "create": ("PUT", "", False),
@@ -74,7 +74,7 @@ class Rest:
 
 
 class Mcp:
-    """The same by tools; ``graph_id`` says which store is meant, and ``detail`` asks for whole answers."""
+    """MCP: the same operations by tools; ``graph_id`` names the store, and ``detail`` asks for complete answers."""
 
     TOOLS: Mapping[str, tuple[str, Json]] = {
         "create": ("configure_store", {"create": True}),
@@ -101,7 +101,7 @@ class Mcp:
 
     def __call__(self, operation: str, graph: str, /, **payload: Any) -> Json:
         tool, more = self.TOOLS[operation]
-        if "name" in payload:  # of an agent's store that is what it is called by, so the text for people is another
+        if "name" in payload:  # In an agent's store `name` is its title, so the description for people differs.
             payload["description"] = payload.pop("name")
         found = talking.result(self._url, tool, {"graph_id": graph, **more, **payload})
         answer = found.structured_content or {}
@@ -152,7 +152,7 @@ EDGE: Json = {
 }
 
 
-def test_a_subgraph_as_it_stands(ask: Mouth, store: str) -> None:
+def test_subgraph_payload(ask: Mouth, store: str) -> None:
     made = ask(
         "put_subgraph",
         store,
@@ -195,7 +195,7 @@ def test_a_subgraph_as_it_stands(ask: Mouth, store: str) -> None:
         ({"from_ref": "a", "to_ref": "a", "metadata": {"x": "y" * 300_000}}, "metadata"),
     ],
 )
-def test_an_edge_fails_alone_with_the_reason(ask: Mouth, store: str, edge: Json, words: str) -> None:
+def test_subgraph_edge_fails_independently(ask: Mouth, store: str, edge: Json, words: str) -> None:
     nodes: list[Json] = [{"ref": "a", "kind": "note", "content": ""}, {"ref": "bad", "content": "no kind"}]
     good = {"from_ref": "a", "to_ref": "a", "kind": "SELF"}
     made = ask("put_subgraph", store, nodes=nodes, edges=[good, {"kind": "r"} | edge, good])
@@ -206,7 +206,7 @@ def test_an_edge_fails_alone_with_the_reason(ask: Mouth, store: str, edge: Json,
     assert words in made["edges"][1]["error"]
 
 
-def test_a_node_fails_alone_with_the_reason(ask: Mouth, store: str) -> None:
+def test_subgraph_node_fails_independently(ask: Mouth, store: str) -> None:
     wrong: list[Json] = [
         {"kind": ["note"]},
         {"kind": "note", "metadata": {"x": "y" * 300_000}},
@@ -223,7 +223,7 @@ def test_a_node_fails_alone_with_the_reason(ask: Mouth, store: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "edges", "word"), [(51, 0, "nodes"), (0, 101, "edges"), (0, 0, "nodes")], ids=["51", "101", "none"]
 )
-def test_a_wrong_shape_is_refused_before_anything_is_written(
+def test_malformed_subgraph_is_refused_without_writes(
     ask: Mouth, refusal: Any, store: str, nodes: int, edges: int, word: str
 ) -> None:
     payload: Json = {"nodes": [{"kind": "note"}] * nodes, "edges": [{"kind": "r"}] * edges}
@@ -232,7 +232,7 @@ def test_a_wrong_shape_is_refused_before_anything_is_written(
 
 
 def test_a_payload_of_another_graph_is_refused(ask: Mouth, refusal: Any, store: str) -> None:
-    # Tools know of no other place for the store; there the payload says two.
+    # Tools have no other place for the store; there the payload names two.
     said: Json = {"graph_id": "another"} | ({} if isinstance(ask, Rest) else {"index": store})
     for operation, payload in (("put_subgraph", {"nodes": [{"kind": "note"}]}), ("put_node", {"kind": "note"})):
         assert "graph_id" in str(refusal(operation, store, **said, **payload))
@@ -240,7 +240,7 @@ def test_a_payload_of_another_graph_is_refused(ask: Mouth, refusal: Any, store: 
         assert "no store" in str(refusal("graph", name))
 
 
-def test_null_clears_an_ordinal_and_leaving_it_out_keeps_it(ask: Mouth, store: str) -> None:
+def test_null_clears_an_ordinal_and_omission_keeps_it(ask: Mouth, store: str) -> None:
     edge: Json = {"from_ref": "a", "to_ref": "a", "kind": "r"}
 
     def ordinal(**fields: Any) -> Any:
@@ -251,7 +251,7 @@ def test_null_clears_an_ordinal_and_leaving_it_out_keeps_it(ask: Mouth, store: s
     assert [ordinal(ordinal=None), ordinal(ordinal=0)] == [None, 0]
 
 
-def test_50_nodes_and_100_edges_are_taken(ask: Mouth, store: str) -> None:
+def test_subgraph_size_limits(ask: Mouth, store: str) -> None:
     nodes = [{"ref": str(number), "kind": "note"} for number in range(50)]
     edges = [{"from_ref": str(n % 50), "to_ref": str(n // 2), "kind": "r"} for n in range(100)]
     made = ask("put_subgraph", store, nodes=nodes, edges=edges)
@@ -262,7 +262,7 @@ def test_50_nodes_and_100_edges_are_taken(ask: Mouth, store: str) -> None:
 # Versions
 
 
-def test_a_version_as_it_stands(ask: Mouth, refusal: Any, store: str) -> None:
+def test_version_payload(ask: Mouth, refusal: Any, store: str) -> None:
     whole = {name: value for name, value in NODE.items() if name != "ref"}
     first = ask("put_node", store, graph_id=store, lineage_id="", based_on_version=9, **whole)
     assert (first["created"], first["node"]["version"], first["node"]["kind"]) == (True, 1, "decision")
@@ -288,7 +288,7 @@ def test_a_version_as_it_stands(ask: Mouth, refusal: Any, store: str) -> None:
     assert "metadata" in str(refusal("put_node", store, kind="note", metadata={"x": "y" * 300_000}))
 
 
-def test_a_concurrent_write_is_told_and_kept(ask: Mouth, refusal: Any, store: str) -> None:
+def test_concurrent_put_reports_the_conflict(ask: Mouth, refusal: Any, store: str) -> None:
     ask("create", store, conflict_policy="manual")
     put: Json = {"lineage_id": "plan", "kind": "note", "metadata": {"by": "ada"}}
     ask("put_node", store, **put, content="one")
@@ -306,7 +306,7 @@ def test_a_concurrent_write_is_told_and_kept(ask: Mouth, refusal: Any, store: st
     assert "conflicts" not in ask("put_node", store, **put, content="all", based_on_version=4)["node"]
 
 
-def test_kinds_outside_the_whitelist_are_not_taken(ask: Mouth, refusal: Any, store: str) -> None:
+def test_kinds_outside_the_whitelist_are_refused(ask: Mouth, refusal: Any, store: str) -> None:
     ask("create", store, kind_whitelist=["note"])
     assert "'x'" in str(refusal("put_node", store, kind="x", content=""))
     made = ask("put_subgraph", store, nodes=[{"kind": "x", "content": ""}, {"kind": "note", "content": ""}])["nodes"]
@@ -317,7 +317,7 @@ def test_kinds_outside_the_whitelist_are_not_taken(ask: Mouth, refusal: Any, sto
 # Graphs
 
 
-def test_settings_as_they_stand(ask: Mouth, store: str) -> None:
+def test_settings_payload(ask: Mouth, store: str) -> None:
     name = "name" if isinstance(ask, Rest) else "description"
     payload: Json = {"conflict_policy": "", "kind_whitelist": ["note"], "metadata": {"owner": "ada"}}
     assert ask("create", store, name="Decisions", **payload)["created"]
@@ -337,7 +337,7 @@ def test_settings_as_they_stand(ask: Mouth, store: str) -> None:
 
 @pytest.fixture(scope="module")
 def library(ask: Mouth) -> str:
-    """A store with a chain a → b → c, an edge of another kind, and one into a store behind it."""
+    """Store with a chain a → b → c, an edge of another kind, and one into another store."""
     name = f"library-{type(ask).__name__.lower()}"
     behind = f"{name}-behind"
     nodes: list[Json] = [
@@ -377,7 +377,7 @@ OPTIONS: Json = {"max_depth": 3, "edge_kinds": ["NEXT"], "follow_symlinks": Fals
         ("b", {"follow_symlinks": True, "direction": ""}, ["b", "c", "far"]),
     ],
 )
-def test_a_walk_by_its_options(ask: Mouth, library: str, start: str, options: Json, reached: list[str]) -> None:
+def test_traversal_options(ask: Mouth, library: str, start: str, options: Json, reached: list[str]) -> None:
     given = OPTIONS | {"direction": "outgoing"} | options
     found = ask("traverse", library, start_id=start, **given)
     assert [each["lineage_id"] for each in found["nodes"]] == reached
@@ -385,7 +385,7 @@ def test_a_walk_by_its_options(ask: Mouth, library: str, start: str, options: Js
     assert ("store" in found["nodes"][0]) == given["follow_symlinks"]
 
 
-def test_two_names_of_an_option_must_agree(ask: Mouth, refusal: Any, library: str) -> None:
+def test_conflicting_option_aliases_are_refused(ask: Mouth, refusal: Any, library: str) -> None:
     assert ask("traverse", library, start_id="a", max_depth=1, depth=1)["count"] == 3
     for both in ({"max_depth": 2, "depth": 3}, {"edge_kinds": ["NEXT"], "relation_types": ["SEES"]}):
         assert next(iter(both)) in str(refusal("traverse", library, start_id="a", **both))
@@ -426,7 +426,7 @@ def test_where_links_lead_and_come_from(ask: Mouth, refusal: Any, library: str) 
         assert "follow_symlinks" in str(refusal("node", behind, lineage_id="far", follow_symlinks=True, **alone))
 
 
-def test_who_drops_a_store_is_told_who_leads_there(ask: Mouth, store: str) -> None:
+def test_drop_reports_inbound_links(ask: Mouth, store: str) -> None:
     there = f"{store}-there"
     ask("put_subgraph", there, nodes=[{"lineage_id": "x", "kind": "note"}])
     nodes = [{"ref": name, "kind": "note"} for name in "ab"]
@@ -457,7 +457,7 @@ def test_nodes_by_filter(ask: Mouth, library: str, filters: Json, listed: list[s
         assert all(("content" in each) != compact and not (compact and cleared & each.keys()) for each in found)
 
 
-def test_a_compact_list_of_then_says_what_is_current(ask: Mouth, store: str) -> None:
+def test_compact_list_as_of_marks_current_versions(ask: Mouth, store: str) -> None:
     for content in ("one", "two"):
         ask("put_node", store, lineage_id="a", kind="note", content=content)
     [then] = ask("nodes", store, compact=True, as_of="1")["nodes"]
@@ -465,7 +465,7 @@ def test_a_compact_list_of_then_says_what_is_current(ask: Mouth, store: str) -> 
     assert "superseded_by" not in then
 
 
-def test_search_by_its_filters(ask: Mouth, library: str) -> None:
+def test_search_filters(ask: Mouth, library: str) -> None:
     asked: Json = {"query": "tea", "mode": "keyword", "at_least": 5}
     for filters, ids in (
         ({"kinds": [], "tags": [], "fresh_only": False, "limit": 20}, {"a", "b", "c", "old"}),
@@ -479,7 +479,7 @@ def test_search_by_its_filters(ask: Mouth, library: str) -> None:
     assert len(ask("search", library, **asked, limit=1)["hits"]) == 1
 
 
-def test_a_batch_joins_by_reciprocal_ranks(ask: Mouth, refusal: Any, library: str) -> None:
+def test_batch_search_merges_by_reciprocal_rank(ask: Mouth, refusal: Any, library: str) -> None:
     queries: list[Json] = [
         {"query": "green", "mode": "keyword"},
         {"query": "red", "mode": "keyword"},
@@ -489,7 +489,7 @@ def test_a_batch_joins_by_reciprocal_ranks(ask: Mouth, refusal: Any, library: st
     assert [(hit["node"]["lineage_id"], hit["queries_matched"]) for hit in found["hits"]] == [("b", [0, 2]), ("a", [1])]
     assert [hit["score"] for hit in found["hits"]] == pytest.approx([2 / 61, 1 / 61])
     assert (found["query_count"], found["unique_hits"], found["per_query_hits"]) == (3, 2, [1, 1, 1])
-    # Of equal scores the one that was met first comes first.
+    # For equal scores the first one found comes first.
     for first, second in (("red", "green"), ("green", "red")):
         both = [{"query": word, "mode": "keyword"} for word in (first, second)]
         hits = ask("search_batch", library, queries=both)["hits"]
@@ -500,7 +500,7 @@ def test_a_batch_joins_by_reciprocal_ranks(ask: Mouth, refusal: Any, library: st
 
 @pytest.fixture(scope="module")
 def many(ask: Mouth, http: httpx.Client) -> str:
-    """A store of 120 nodes that say the same, each with a tag of its own."""
+    """Store of 120 nodes with the same content, each with its own tag."""
     name = "many-alike"
     rows = [{"id": f"n{n}", "type": "note", "content": "alike", "tags": [f"t:{n}"]} for n in range(120)]
     assert http.post(f"/api/memory/{name}/inject", json={"nodes": rows}).is_success
@@ -521,18 +521,18 @@ def test_limits_of_a_batch_search_are_clamped(
     assert len(found["hits"]) == in_all
 
 
-def test_a_batch_search_gives_100_hits_at_most(ask: Mouth, many: str) -> None:
+def test_batch_search_hit_limit(ask: Mouth, many: str) -> None:
     queries = [{"query": "alike", "mode": "keyword", "limit": 50, "id_prefix": f"n{n}"} for n in range(1, 9)]
     found = ask("search_batch", many, queries=queries, limit=1000, at_least=1)
     assert found["unique_hits"] > 100
-    # What an agent is told has a size, too.
+    # MCP replies have a size limit.
     assert len(found["hits"]) == 100 or "more" in found
 
 
 # Vocabulary
 
 
-def test_the_schema_as_it_stands(ask: Mouth, store: str) -> None:
+def test_schema_payload(ask: Mouth, store: str) -> None:
     texts = [f"protein {n}" for n in range(12)]
     rows = [{"kind": "protein", "content": text, "tags": [f"protein:p{n}"]} for n, text in enumerate(texts)]
     ask("put_subgraph", store, nodes=[*rows, {"kind": "note", "content": "c", "summary": "s", "tags": ["plain"]}])
@@ -552,6 +552,6 @@ def test_tags_are_capped(ask: Mouth, many: str, limit: int, listed: int) -> None
     assert len(ask("tags", many, prefix="t:", limit=limit)["tags"]) == listed
 
 
-def test_tags_come_by_frequency(ask: Mouth, library: str) -> None:
+def test_tags_are_ordered_by_frequency(ask: Mouth, library: str) -> None:
     assert ask("tags", library, prefix="")["tags"] == [{"tag": "topic:tea", "count": 2}, {"tag": "x", "count": 1}]
     assert [each["tag"] for each in ask("tags", library, prefix="topic:")["tags"]] == ["topic:tea"]

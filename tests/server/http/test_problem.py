@@ -25,11 +25,11 @@ def body_of(error: Exception) -> dict[str, Any]:
     return msgspec.json.decode(render(error, "id-1").body)
 
 
-def test_every_code_has_a_status_and_none_is_left_over() -> None:
+def test_every_error_code_has_a_status() -> None:
     assert codes(KgserveError) == set(PROBLEM_KINDS)
 
 
-def test_statuses_are_as_designed() -> None:
+def test_error_statuses() -> None:
     designed = {
         "invalid": 400, "unauthenticated": 401, "forbidden": 403, "not_found": 404, "timeout": 408, "conflict": 409,
         "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
@@ -39,7 +39,7 @@ def test_statuses_are_as_designed() -> None:
     assert {code: kind.status for code, kind in PROBLEM_KINDS.items()} == designed | own
 
 
-def test_a_problem_names_request_and_places() -> None:
+def test_problem_document_names_request_and_fields() -> None:
     error = InvalidInput("two faults", (FieldError("nodes[0].id", "empty"), FieldError("edges", "too many")))
     assert body_of(error) == {
         "type": "urn:kgserve:error:invalid",
@@ -52,12 +52,12 @@ def test_a_problem_names_request_and_places() -> None:
 
 
 @pytest.mark.parametrize("error", [Limited("slow down", 7), Unavailable("queue full", 7)])
-def test_errors_that_pass_say_when(error: KgserveError) -> None:
+def test_temporary_errors_have_retry_after(error: KgserveError) -> None:
     assert dict(render(error, "x").headers)[b"retry-after"] == b"7"
 
 
 @pytest.mark.parametrize("error", [Internal("secret path /etc"), RuntimeError("secret"), HTTPException("secret")])
-def test_defects_are_logged_and_kept_to_ourselves(error: Exception) -> None:
+def test_internal_errors_are_logged_without_leaking(error: Exception) -> None:
     with capture_log() as lines:
         answer = render(error, "id-1")
     assert answer.status == 500
@@ -66,7 +66,7 @@ def test_defects_are_logged_and_kept_to_ourselves(error: Exception) -> None:
     assert [(line["event"], line["exc_info"]) for line in lines] == [("internal_error", error)]
 
 
-def test_the_framework_s_errors_are_ours() -> None:
+def test_framework_errors_become_problem_documents() -> None:
     assert body_of(NotFoundException())["type"] == "urn:kgserve:error:not_found"
     refused = render(MethodNotAllowedException(headers={"allow": "GET"}), "x")
     assert (refused.status, dict(refused.headers)[b"allow"]) == (405, b"GET, HEAD")

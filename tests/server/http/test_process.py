@@ -1,4 +1,4 @@
-"""The server as a process: start, refusals to start, stop."""
+"""The server as a process: startup, refusals to start, shutdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kgserve.__main__ import main
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 main()
 """
-"""Makes standard input the terminal whose end its session is told of."""
+"""Make standard input the controlling terminal of its session."""
 
 
 def serve(data: Path, *options: str) -> list[str]:
@@ -37,7 +37,7 @@ def serve(data: Path, *options: str) -> list[str]:
 
 @contextmanager
 def hangups(handler: signal.Handlers) -> Generator[None]:
-    """What a program that is begun here does with SIGHUP at first, however these tests were begun."""
+    """Return the initial SIGHUP handler of a child process, independent of how the tests were started."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         yield
@@ -67,7 +67,7 @@ def url_of(running: subprocess.Popen[str], data: Path) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_starts_publishes_and_stops(tmp_path: Path, number: signal.Signals) -> None:
+def test_server_starts_publishes_and_stops(tmp_path: Path, number: signal.Signals) -> None:
     data = tmp_path / "data"
     with process(data) as running:
         url = url_of(running, data)
@@ -85,8 +85,8 @@ def test_starts_publishes_and_stops(tmp_path: Path, number: signal.Signals) -> N
         assert ids(store) == ["a"]
 
 
-def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
-    """SIGHUP with nobody left to read its output, not even the log."""
+def test_closed_terminal_stops_gracefully(tmp_path: Path) -> None:
+    """SIGHUP when no process reads its output or log."""
     terminal, its = pty.openpty()
     command = [sys.executable, "-c", ON_A_TERMINAL, *serve(tmp_path)]
     with hangups(signal.SIG_DFL):
@@ -105,7 +105,7 @@ def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
     assert not (tmp_path / SERVER_FILE).exists()
 
 
-def test_under_nohup_a_closed_terminal_is_nothing(tmp_path: Path) -> None:
+def test_nohup_ignores_a_closed_terminal(tmp_path: Path) -> None:
     with process(tmp_path, hangup=signal.SIG_IGN) as running:
         url = url_of(running, tmp_path)
         running.send_signal(signal.SIGHUP)
@@ -115,7 +115,7 @@ def test_under_nohup_a_closed_terminal_is_nothing(tmp_path: Path) -> None:
         assert running.wait(PATIENCE) == 0
 
 
-def test_a_client_that_does_not_read_cannot_hold_up_the_stop(tmp_path: Path) -> None:
+def test_slow_client_does_not_delay_shutdown(tmp_path: Path) -> None:
     with process(tmp_path, "--shutdown-grace", "4") as running:
         url = url_of(running, tmp_path)
         nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 2_000} for number in range(4_000)]

@@ -1,4 +1,4 @@
-"""How often somebody may ask, and who that is. The numbers are rows of the abuse list."""
+"""Rate limits, and identification of clients. Numbers are rows of the abuse list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAR = "192.0.2.7"
 
 
 class Clock:
-    """A time that stands still until it is moved."""
+    """Clock that is moved by the test."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,7 +34,7 @@ class Clock:
 
 
 def admitted(rates: RateLimits, caller: Caller, address: str, times: int) -> int:
-    """How many of so many requests get in."""
+    """Return how many of ``count`` requests are admitted."""
     count = 0
     for _ in range(times):
         with contextlib.suppress(Limited):
@@ -45,7 +45,7 @@ def admitted(rates: RateLimits, caller: Caller, address: str, times: int) -> int
 
 @pytest.mark.abuse(18)
 def test_abuse_18_a_burst_and_then_the_rate() -> None:
-    """ABUSE 18: twice the rate at once, then as many as come in."""
+    """ABUSE 18: a burst of twice the rate, then the rate."""
     clock = Clock()
     rates = RateLimits(5, clock)
     assert admitted(rates, KEYED, FAR, 20) == 10
@@ -56,8 +56,8 @@ def test_abuse_18_a_burst_and_then_the_rate() -> None:
 
 
 @pytest.mark.abuse(18)
-def test_abuse_18_each_for_oneself() -> None:
-    """ABUSE 18: a key from wherever it is used, an address when there is no key."""
+def test_abuse_18_each_caller_has_its_own_rate() -> None:
+    """ABUSE 18: per key from any address, and per address without a key."""
     rates = RateLimits(5, Clock())
     assert admitted(rates, KEYED, FAR, 20) == 10
     assert admitted(rates, KEYED, "192.0.2.8", 20) == 0
@@ -68,13 +68,13 @@ def test_abuse_18_each_for_oneself() -> None:
 
 @pytest.mark.abuse(18)
 def test_abuse_18_no_limit() -> None:
-    """ABUSE 18: 0 is none."""
+    """ABUSE 18: 0 means no limit."""
     assert admitted(RateLimits(0, Clock()), KEYED, FAR, 5000) == 5000
 
 
 @pytest.mark.abuse(18)
 def test_abuse_18_memory_is_bounded() -> None:
-    """ABUSE 18: who changes addresses gets no more memory for it."""
+    """ABUSE 18: a client that changes addresses gets no more memory."""
     buckets = TokenBuckets(1, 1, Clock(), most=100)
     for number in range(1000):
         assert buckets.take(str(number)) == 0
@@ -88,7 +88,7 @@ def test_abuse_18_memory_is_bounded() -> None:
 
 @pytest.mark.abuse(20)
 def test_abuse_20_wrong_keys_are_limited() -> None:
-    """ABUSE 20: of each address, and told when to try again."""
+    """ABUSE 20: per address, with Retry-After."""
     clock = Clock()
     rates = RateLimits(0, clock)
     for address in (FAR, "127.0.0.1"):
@@ -104,8 +104,8 @@ def test_abuse_20_wrong_keys_are_limited() -> None:
 
 
 @pytest.mark.abuse(20)
-def test_abuse_20_wrong_keys_lock_nobody_out(tmp_path: Path) -> None:
-    """ABUSE 20: who shares an address with somebody who guesses is let in all the same."""
+def test_abuse_20_wrong_keys_do_not_lock_out_valid_keys(tmp_path: Path) -> None:
+    """ABUSE 20: valid keys are accepted from an address that also sends wrong keys."""
     right, wrong = given(tmp_path / "data", "read"), f"kgs_abcdefgh_{'A' * 43}"
     with serving(tmp_path / "data", trusted_proxies="127.0.0.1", indexes=False) as running:
 
@@ -118,7 +118,7 @@ def test_abuse_20_wrong_keys_lock_nobody_out(tmp_path: Path) -> None:
             assert status(right) == 200
 
 
-def test_who_comes_without_a_key_is_counted(tmp_path: Path) -> None:
+def test_requests_without_a_key_are_limited(tmp_path: Path) -> None:
     given(tmp_path / "data", "read")
     with (
         serving(tmp_path / "data", trusted_proxies="127.0.0.1", rate_limit=0.01, indexes=False) as running,
@@ -131,7 +131,7 @@ def test_who_comes_without_a_key_is_counted(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that believes this machine about who its clients are, and gives each 20 requests at once."""
+    """Server that trusts this machine as a proxy, and allows a burst of 20 requests per client."""
     data = tmp_path_factory.mktemp("proxied") / "data"
     options = {"trusted_proxies": "127.0.0.1, 10.0.0.0/8", "allowed_hosts": "graph.example", "rate_limit": 0.01}
     options["insecure_no_auth"] = True
@@ -140,7 +140,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.abuse(18)
-def test_abuse_18_programs_of_this_machine_are_not_held_up(proxied: Served) -> None:
+def test_abuse_18_local_programs_are_not_limited(proxied: Served) -> None:
     """ABUSE 18: without a key they are not counted."""
     with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
         assert [client.get("/health").status_code for _ in range(5)] == [200] * 5
@@ -149,7 +149,7 @@ def test_abuse_18_programs_of_this_machine_are_not_held_up(proxied: Served) -> N
 @pytest.mark.parametrize("path", ["/health", "/api/memory/none/events", "/mcp", "/docs", "/nothing"])
 @pytest.mark.abuse(18)
 def test_abuse_18_rate_exceeded(proxied: Served, path: str) -> None:
-    """ABUSE 18: one more → 429 with Retry-After, whatever is asked for; others are served."""
+    """ABUSE 18: one more → 429 with Retry-After, for any path; other clients are served."""
     headers = {"x-forwarded-for": f"192.0.2.{1 + len(path)}"}
     with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
         assert client.get(path, headers=headers).status_code != 429
@@ -165,35 +165,35 @@ def test_local_clients_are_not_limited(proxied: Served) -> None:
         assert {client.get("/health").status_code for _ in range(50)} == {200}
 
 
-def test_what_a_client_says_of_itself_is_not_believed(proxied: Served) -> None:
-    """The last address that is no proxy's counts: what stands before it was sent by the client."""
+def test_client_supplied_forwarded_for_is_ignored(proxied: Served) -> None:
+    """The last address that is not a proxy counts; the client could have sent the ones before."""
     with httpx.Client(base_url=proxied.url, timeout=PATIENCE) as client:
         for number in range(3):
             headers = {"x-forwarded-for": f"198.51.100.{number}, 192.0.2.200, 10.1.2.3"}
             assert client.get("/health", headers=headers).status_code == (429 if number else 200)
 
 
-def test_names_that_a_proxy_passes_on(proxied: Served) -> None:
+def test_allowed_hosts_behind_a_proxy(proxied: Served) -> None:
     for host, status in (("graph.example", 200), ("graph.example:443", 200), ("evil.example", 421)):
         assert httpx.get(f"{proxied.url}/health", headers={"host": host}).status_code == status
 
 
 @pytest.mark.abuse(18)
-def test_abuse_18_a_rate_that_comes_back(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """ABUSE 18: who waits as long as told is served again."""
+def test_abuse_18_rate_recovers_after_retry_after(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """ABUSE 18: a client that waits for Retry-After is served again."""
     data = tmp_path_factory.mktemp("rate") / "data"
     with serving(data, trusted_proxies="127.0.0.1", rate_limit=0.5, insecure_no_auth=True, indexes=False) as slow:
         headers = {"x-forwarded-for": FAR}
         with httpx.Client(base_url=slow.url, headers=headers, timeout=PATIENCE) as client:
             accepted(client.get("/health"))
             answer = client.get("/health")
-            if answer.status_code != 429:  # this machine took two seconds for the first one
+            if answer.status_code != 429:  # The first request took two seconds on this machine.
                 return
             time.sleep(int(answer.headers["retry-after"]))
             accepted(client.get("/health"))
 
 
-def test_programs_get_a_generous_rate_by_default() -> None:
+def test_default_rate_limit() -> None:
     assert Settings().rate_limit >= 100
 
 
@@ -215,19 +215,19 @@ def test_programs_get_a_generous_rate_by_default() -> None:
         ("::ffff:127.0.0.1", "192.0.2.5", "192.0.2.5"),
     ],
 )
-def test_who_the_client_is(peer: str, header: str, client: str) -> None:
+def test_client_address_behind_proxies(peer: str, header: str, client: str) -> None:
     proxies = Proxies.parse("127.0.0.1,10.0.0.0/8")
     assert proxies.client(peer, [(b"host", b"x"), (b"x-forwarded-for", header.encode())]) == client
     assert Proxies.parse("").client(peer, [(b"x-forwarded-for", header.encode())]) == peer
 
 
-def test_two_headers_are_one_list() -> None:
+def test_forwarded_for_headers_are_joined() -> None:
     proxies = Proxies.parse("127.0.0.1")
     headers = [(b"x-forwarded-for", b"192.0.2.9"), (b"x-forwarded-for", b"192.0.2.1")]
     assert proxies.client("127.0.0.1", headers) == "192.0.2.1"
 
 
 @pytest.mark.parametrize("text", ["localhost", "10.0.0.1/8", "1.2.3", "*"])
-def test_what_is_no_proxy_is_refused_in_a_sentence(text: str) -> None:
+def test_invalid_trusted_proxies_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="--trusted-proxies"):
         Proxies.parse(text)

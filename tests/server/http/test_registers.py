@@ -1,4 +1,4 @@
-"""Single keys over all faces at once, as `bench.linearizability` does it for longer, while bases are folded."""
+"""Single keys over all interfaces concurrently, as in `bench.linearizability`, while bases are compacted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.http.serving import accepted, serving
 OPERATIONS = 200
 
 
-def test_each_key_is_linearizable_over_all_faces(tmp_path: Path) -> None:
+def test_each_key_is_linearizable_over_all_interfaces(tmp_path: Path) -> None:
     site = Site("registers", seed=1, most=OPERATIONS)
     with serving(tmp_path) as served:
         with httpx.Client(base_url=served.url, timeout=30) as http:

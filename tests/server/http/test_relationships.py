@@ -1,4 +1,4 @@
-"""Relationships between memories over REST, versions by their ids, and how hits of recall are related."""
+"""Relationships between memories over REST, versions by id, and relations between recalled memories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMORIES: tuple[Json, ...] = (
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client of a store that has some memories."""
+    """Client of a store with some memories."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=30) as client:
         accepted(client.post("/api/memories/batch", json={"memories": MEMORIES}))
         yield client
@@ -65,7 +65,7 @@ def test_relations_by_ids_of_memories_join_the_memories(of: httpx.Client) -> Non
     assert (listed(of), counts(of)) == (set(), (0, 0))
 
 
-def test_an_entity_of_the_name_comes_before_a_memory_of_the_id(of: httpx.Client) -> None:
+def test_entity_name_takes_precedence_over_memory_id(of: httpx.Client) -> None:
     accepted(of.post("/api/entities", json={"name": "Erlang", "entity_type": "language"}), 201)
     made = relate(of, "haskell", "compares_to", "erlang")
     assert (made["source"], made["target_name"]) == ("haskell", "Erlang")
@@ -93,7 +93,7 @@ def test_relations_of_the_store_itself_and_withdrawn_memories_are_refused(of: ht
     assert counts(of) == (0, 0)
 
 
-def test_relationships_go_and_come_back_with_their_memories(of: httpx.Client) -> None:
+def test_relationships_are_withdrawn_and_restored_with_memories(of: httpx.Client) -> None:
     relate(of, "talk", "supports", "compiler")
     accepted(of.post("/api/v1/forget", json={"ids": ["compiler"]}))
     assert (relationships(of, "talk"), listed(of), counts(of)) == (set(), set(), (0, 0))
@@ -120,7 +120,7 @@ def test_versions_are_found_by_their_ids(of: httpx.Client) -> None:
     refusal(of.get("/api/v1/memories/nothing@1"), 404)
 
 
-def test_hits_say_how_they_are_related(of: httpx.Client) -> None:
+def test_recall_hits_include_relations(of: httpx.Client) -> None:
     sequence = relate(of, "haskell", "supports", "compiler", strength=1.0)["sequence"]
     asked = {"query": "Haskell experience", "expand": True, "limit": 10, "at_least": sequence}
     hits = accepted(of.post("/api/memories/search", json=asked))["hits"]

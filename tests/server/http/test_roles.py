@@ -1,4 +1,4 @@
-"""Every operation of the description with no key, with a key of each role, and with the key of another store."""
+"""Every documented operation without a key, with a key of each role, and with a key of another store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BATCH = {"nodes": [{"id": "n", "type": "t", "content": "unseen words"}], "edges"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One operation of the description, and how to ask for it."""
+    """Documented operation with its example request."""
 
     method: str
     path: str
@@ -60,7 +60,7 @@ class Asked(msgspec.Struct, frozen=True):
         return any(each["name"] == "Kgserve-Store" for each in self.described["parameters"])
 
     def answer(self, http: httpx.Client, store: str) -> tuple[int, bytes]:
-        """Status, and the body of what is no stream; the request is that of the description's example."""
+        """Return the status and body; the request is the documented example."""
         path = self.path.replace("{store}", store).replace("{id}", "n")
         query = ({"confirm": store} if self.id == "dropStore" else {}) | ({"store": store} if self.of_default else {})
         media, content = next(iter(self.described.get("requestBody", {}).get("content", {}).items()), ("", {}))
@@ -100,7 +100,7 @@ def operations(admin: httpx.Client) -> list[Asked]:
     ]
 
 
-def test_the_description_says_who_may(operations: list[Asked]) -> None:
+def test_openapi_documents_required_roles(operations: list[Asked]) -> None:
     assert {asked.id for asked in operations} >= PUBLIC | WRITES | ADMINISTERS, "something has another name by now"
     for asked in operations:
         assert (asked.described["security"] == []) is (asked.id in PUBLIC), asked.id
@@ -125,8 +125,8 @@ def test_without_a_key(keyed: Served, operations: list[Asked]) -> None:
 
 @pytest.mark.abuse(21)
 @pytest.mark.parametrize("role", ["read", "write", "admin"])
-def test_with_a_role(role: Role, keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
-    """ABUSE 21: what is above the role of a key is refused, and not done."""
+def test_operations_by_role(role: Role, keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
+    """ABUSE 21: operations above the role of a key are refused without effect."""
     store = f"{role}-store"
     accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
     with client(keyed.url, given(keyed.data, role, [f"{role}-*"])) as http:
@@ -144,8 +144,8 @@ def test_with_a_role(role: Role, keyed: Served, operations: list[Asked], admin: 
 
 
 @pytest.mark.abuse(22)
-def test_with_the_key_of_another_store(keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
-    """ABUSE 22: not even an administrator of other stores sees one, or hears of it."""
+def test_operations_with_a_key_of_another_store(keyed: Served, operations: list[Asked], admin: httpx.Client) -> None:
+    """ABUSE 22: not even an administrator of other stores can see a store."""
     accepted(admin.post("/api/memory/secret-store/inject", json=BATCH))
     before = admin.get("/api/memory/secret-store/export").content
     with client(keyed.url, given(keyed.data, "admin", ["elsewhere-*"])) as http:

@@ -37,7 +37,7 @@ def test_list_names_every_store(http: httpx.Client, filled: str, store: str) -> 
     assert (mine["nodes"], mine["edges"]) == (3, 3)
 
 
-def test_drop_needs_the_name_twice(http: httpx.Client, filled: str, store: str) -> None:
+def test_drop_requires_confirmation(http: httpx.Client, filled: str, store: str) -> None:
     refusal(http.delete(filled), 400)
     refusal(http.delete(filled, params={"confirm": "other"}), 400)
     assert accepted(http.get(f"{filled}/stats"))["nodes"] == 3
@@ -112,12 +112,12 @@ def test_traverse_options(http: httpx.Client, filled: str) -> None:
     assert reached(start_id="nobody") == []
 
 
-def test_where_no_key_is_asked_for_everybody_is_local(http: httpx.Client) -> None:
+def test_caller_is_local_without_keys(http: httpx.Client) -> None:
     told = {"name": "local", "role": "admin", "stores": ["*"], "expires": None, "open": True, "backups": False}
     assert accepted(http.get("/api/whoami")) == told
 
 
-def test_an_editor_is_offered_what_the_shell_completes(http: httpx.Client) -> None:
+def test_completions_match_the_shell(http: httpx.Client) -> None:
     found = accepted(http.get("/api/cypher/words"))
     assert {name: found[name] for name in ("keywords", "functions", "procedures")} == {
         "keywords": [*COMPLETION_KEYWORDS],
@@ -140,7 +140,7 @@ def test_unknown_paths_and_methods(http: httpx.Client, filled: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nodes/", "//nodes", "/", "/nodes//a"])
-def test_empty_segments_name_nothing(http: httpx.Client, filled: str, store: str, path: str) -> None:
+def test_empty_path_segments_are_not_found(http: httpx.Client, filled: str, store: str, path: str) -> None:
     refusal(http.delete(filled + path, params={"confirm": store}), 404)
     assert accepted(http.get(f"{filled}/stats"))["nodes"] == 3
 

@@ -1,4 +1,4 @@
-"""The types and tags that a store uses, over HTTP."""
+"""Types and tags of a store, over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def filled(http: httpx.Client, api: str) -> str:
     return api
 
 
-def test_the_schema_says_what_is_in_use(http: httpx.Client, filled: str, store: str) -> None:
+def test_schema_lists_types_and_tags_in_use(http: httpx.Client, filled: str, store: str) -> None:
     assert accepted(http.get(f"{filled}/schema")) == {
         "store": store,
         "node_count": 4,
@@ -53,7 +53,7 @@ def test_counts_follow_writes(http: httpx.Client, filled: str) -> None:
     assert [(each["tag"], each["count"]) for each in found["tags"]] == [("status:open", 1), ("team:", 1)]
 
 
-def test_tags_by_beginning(http: httpx.Client, filled: str) -> None:
+def test_tags_by_prefix(http: httpx.Client, filled: str) -> None:
     def tags(**params: Any) -> list[str]:
         return [each["tag"] for each in accepted(http.get(f"{filled}/tags", params=params))["tags"]]
 
@@ -69,7 +69,7 @@ def test_bad_queries_of_tags(http: httpx.Client, filled: str, query: str) -> Non
     refusal(http.get(f"{filled}/tags?{query}"), 400)
 
 
-def test_of_a_store_that_is_empty_or_unknown(http: httpx.Client, api: str) -> None:
+def test_schema_of_an_empty_or_unknown_store(http: httpx.Client, api: str) -> None:
     for path in ("schema", "tags"):
         refusal(http.get(f"{api}/{path}"), 404)
     accepted(http.put(api), 201)
@@ -78,7 +78,7 @@ def test_of_a_store_that_is_empty_or_unknown(http: httpx.Client, api: str) -> No
     assert (found["node_count"], found["kinds"], found["tag_prefixes"], found["tags"]) == (0, [], [], [])
 
 
-def test_the_counts_outlive_the_process(tmp_path: Path) -> None:
+def test_schema_counts_survive_a_restart(tmp_path: Path) -> None:
     found: list[Any] = []
     for _ in range(2):
         with serving(tmp_path / "data") as running, httpx.Client(base_url=running.url, timeout=30) as http:

@@ -1,4 +1,4 @@
-"""Requests made up from the API description: none may be answered with a 5xx or with what is not described."""
+"""Requests generated from the API description: none may give a 5xx or an undocumented response."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def ndjson(_: schemathesis.SerializationContext, value: Any) -> bytes:
 
 
 description = msgspec.json.decode(describe(Litestar(ROUTES.routes, openapi_config=None)))
-# What is too long may be refused for its length before anybody looks at what is wrong with it.
+# An oversized request may be refused for its size before other errors are found.
 REJECTED = ["400", "401", "403", "404", "405", "409", "410", "413", "414", "415", "429", "431", "503"]
-# Each worker process makes up the cases that cover the description before its first test: 2,800 of them, in 10 s.
+# Each worker process generates the covering cases before its first test: 2,800 of them, in 10 s.
 CONFIG = {
     "checks": {"negative_data_rejection": {"expected-statuses": REJECTED}},
     "phases": {"coverage": {"enabled": is_thorough()}},
 }
-# The examples of the description are tried above them; who may call an operation depends on none of them.
+# The documented examples are tested elsewhere; permissions do not depend on them.
 ROLES = {"phases": {"coverage": {"enabled": False}, "examples": {"enabled": is_thorough()}}}
 schema = schemathesis.openapi.from_dict(description, config=SchemathesisConfig.from_dict(CONFIG)).exclude(
-    path_regex="/events$"  # an event stream has no end
+    path_regex="/events$"  # An event stream has no end.
 )
 made_up = schemathesis.openapi.from_dict(description, config=SchemathesisConfig.from_dict(ROLES)).exclude(
     path_regex="/events$"
 )
 PUBLIC = {"health", "ready", "docs"}
-ABOUT_ITSELF = {"openapi", "openapi30", "docs"}  # they may name what the program is made of
+ABOUT_ITSELF = {"openapi", "openapi30", "docs"}  # They may describe the software.
 CALLERS = {"nobody": "", "reader": "read", "writer": "write", "administrator": "admin", "stranger": "admin"}
 ALLOWED = {
     "read": {"reader", "writer", "administrator"},
@@ -55,7 +55,7 @@ ALLOWED = {
 
 @pytest.fixture(scope="module")
 def connection() -> Iterator[requests.Session]:
-    """One connection for all requests: a new one for each costs more than most of them."""
+    """One connection for all requests; a new one for each costs more than most requests."""
     with requests.Session() as session:
         session.trust_env = False
         yield session
@@ -63,19 +63,19 @@ def connection() -> Iterator[requests.Session]:
 
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
 @examples(2, times=150)
-def test_every_operation_keeps_its_description(
+def test_every_operation_matches_its_openapi_description(
     case: schemathesis.Case[Any], served: Served, connection: requests.Session
 ) -> None:
-    # What no schema says may be refused: a new node without a type, a cursor that no page gave, 513 bytes of UTF-8.
+    # Schemas cannot express some refusals: a new node without a type, an invalid cursor, 513 bytes of UTF-8.
     excluded = [positive_data_acceptance]
-    if case.path.endswith("/import"):  # any text is taken: wrong lines are listed in the answer
+    if case.path.endswith("/import"):  # Any text is accepted: the answer lists wrong lines.
         excluded.append(negative_data_rejection)
     case.call_and_validate(base_url=served.url, excluded_checks=excluded, session=connection)
 
 
 @pytest.fixture(scope="module")
 def operations() -> dict[str, Operation]:
-    """All operations by their ids."""
+    """All operations by id."""
     app = Litestar(ROUTES.routes, openapi_config=None)
     handlers = [handler for route in app.routes for handler in getattr(route, "route_handlers", ())]
     found: list[Operation] = [
@@ -86,14 +86,14 @@ def operations() -> dict[str, Operation]:
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that asks for keys."""
+    """Server with keys."""
     with serving(tmp_path_factory.mktemp("keyed") / "data", rate_limit=0) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def keys(keyed: Served) -> dict[str, dict[str, str]]:
-    """The headers of each caller."""
+    """Headers of each caller."""
     stores = {"stranger": ["elsewhere-*"]}
     return {
         name: bearer(given(keyed.data, role, stores.get(name, ["*"]), name)) if role else {}  # pyright: ignore[reportArgumentType]
@@ -101,11 +101,11 @@ def keys(keyed: Served) -> dict[str, dict[str, str]]:
     }
 
 
-# Hypothesis warns when a failing or rejected request is long to print; long requests are what is asked for.
+# Hypothesis warns when a failing or rejected request is long to print; long requests are wanted here.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @made_up.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
 @examples(1, times=40)
-def test_every_caller_gets_what_the_role_allows(
+def test_every_operation_enforces_roles(
     case: schemathesis.Case[Any],
     keyed: Served,
     keys: dict[str, dict[str, str]],
@@ -123,15 +123,15 @@ def test_every_caller_gets_what_the_role_allows(
 
 
 def assert_role(caller: str, operation: Operation, status: int, asked: str, *, of_store: bool) -> None:
-    """Who has no key gets 401, a lesser role 403, and a store is there only for those who may see it."""
-    if status in {405, 414}:  # another method than the operation's, a long address: refused before anybody is asked
+    """Assert 401 without a key, 403 for a lesser role, and 404 for inaccessible stores."""
+    if status in {405, 414}:  # Another method than the operation's, or a long URL: refused before authorization.
         return
     if operation.id in PUBLIC:
         assert status not in {401, 403}, asked
     elif caller == "nobody":
         assert status == 401, asked
     elif status == 400 and "Kgserve-Store: a store's name is" in asked:
-        return  # what no store can be called is nobody's
+        return  # An invalid store name belongs to no caller.
     elif caller == "stranger":
         assert status in {400, 404, 405} or not of_store, asked
     elif caller not in ALLOWED[operation.role]:

@@ -49,7 +49,7 @@ def test_every_mode_finds_the_best_node_first(http: httpx.Client, farm: str, mod
     assert scores == sorted(scores, reverse=True)
 
 
-def test_scores_of_the_parts(http: httpx.Client, farm: str) -> None:
+def test_search_score_components(http: httpx.Client, farm: str) -> None:
     [keyword] = ask(http, farm, "quick", mode="keyword")["hits"]
     assert keyword["keyword_score"] == keyword["score"] > 0
     assert "semantic_score" not in keyword
@@ -65,7 +65,7 @@ def test_filters(http: httpx.Client, farm: str, mode: str) -> None:
     assert ids(ask(http, farm, "hen barn fox", mode=mode, types=[])) == []
 
 
-def test_least_similarity(http: httpx.Client, farm: str) -> None:
+def test_min_similarity(http: httpx.Client, farm: str) -> None:
     assert len(ask(http, farm, "quick brown fox", mode="semantic")["hits"]) == 4
     near = ask(http, farm, "quick brown fox", mode="semantic", min_similarity=0.5)["hits"]
     assert [hit["node"]["id"] for hit in near] == ["animal/fox"]
@@ -78,7 +78,7 @@ def test_limits_are_brought_into_range(http: httpx.Client, api: str, limit: int,
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "keyword", "semantic"])
-def test_pages_hold_everything_once(http: httpx.Client, api: str, mode: str) -> None:
+def test_search_pages_are_disjoint_and_complete(http: httpx.Client, api: str, mode: str) -> None:
     many(http, api, 330)
     pages = [ids(ask(http, api, "fox", at_least=1, mode=mode, limit=30, offset=at)) for at in range(0, 360, 30)]
     found = [each for page in pages for each in page]
@@ -130,13 +130,13 @@ def test_alpha_weighs_words_against_meaning(http: httpx.Client, farm: str) -> No
     refusal(http.post(f"{farm}/search", json={"query": "x", "alpha": 1.5}), 400)
 
 
-def test_reciprocal_ranks(http: httpx.Client, farm: str) -> None:
+def test_reciprocal_rank_fusion(http: httpx.Client, farm: str) -> None:
     hits = ask(http, farm, "quick brown fox", fusion="rrf", neighbours=False)["hits"]
     assert hits[0]["node"]["id"] == "animal/fox"
     assert hits[0]["score"] == pytest.approx(1.0)
 
 
-def test_graph_from_a_start(http: httpx.Client, farm: str) -> None:
+def test_graph_search_from_a_start_node(http: httpx.Client, farm: str) -> None:
     answer = ask(http, farm, "mill barn", mode="graph", start_id="animal/hen")
     assert {hit["node"]["id"]: hit["hops"] for hit in answer["hits"]} == {
         "animal/hen": 0,
@@ -149,7 +149,7 @@ def test_graph_from_a_start(http: httpx.Client, farm: str) -> None:
     assert wrong["errors"][0]["path"] == "start_id"
 
 
-def test_syntax_is_asked_for(http: httpx.Client, farm: str) -> None:
+def test_search_syntax_is_opt_in(http: httpx.Client, farm: str) -> None:
     assert ids(ask(http, farm, '+fox -"brown fox"', mode="keyword", syntax=True)) == ["animal/hen"]
     assert len(ids(ask(http, farm, '+fox -"brown fox" ((', mode="keyword"))) == 2
     for query in ("((", "id:*"):
@@ -157,12 +157,12 @@ def test_syntax_is_asked_for(http: httpx.Client, farm: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["search", "search/batch", "context"])
-def test_without_a_store_there_is_nothing(http: httpx.Client, api: str, path: str) -> None:
+def test_search_in_a_missing_store(http: httpx.Client, api: str, path: str) -> None:
     body = {"queries": [{"query": "x"}]} if path == "search/batch" else {"query": "x"}
     refusal(http.post(f"{api}/{path}", json=body), 404)
 
 
-def test_batches_join_by_reciprocal_ranks(http: httpx.Client, farm: str) -> None:
+def test_search_batches_merge_by_reciprocal_rank(http: httpx.Client, farm: str) -> None:
     queries = [
         {"query": "fox", "mode": "keyword"},
         {"query": "hen", "mode": "keyword"},

@@ -10,7 +10,7 @@ from tests.server.http.serving import accepted, refusal, serving
 
 
 def inject(http: httpx.Client, api: str, *nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) -> int:
-    """Write nodes and edges; the commit."""
+    """Write nodes and edges; return the commit sequence."""
     return accepted(http.post(f"{api}/inject", json={"nodes": list(nodes), "edges": edges or []}))["sequence"]
 
 
@@ -20,7 +20,7 @@ def ids(http: httpx.Client, url: str, **fields: Any) -> list[str]:
 
 @pytest.fixture
 def changed(http: httpx.Client, api: str) -> str:
-    """A store whose mill burnt down, and whose fox moved."""
+    """Store whose mill burnt down, and whose fox moved."""
     mill = {"id": "mill", "type": "place", "content": "an old mill by the river"}
     edge = {"from": "fox", "to": "mill", "relation_type": "LIVES_IN"}
     inject(http, api, {"id": "fox", "type": "animal", "content": "a fox in the mill"}, mill, edges=[edge])
@@ -30,7 +30,7 @@ def changed(http: httpx.Client, api: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["keyword", "semantic", "hybrid", "graph"])
-def test_every_mode_looks_back(http: httpx.Client, changed: str, mode: str) -> None:
+def test_every_search_mode_supports_as_of(http: httpx.Client, changed: str, mode: str) -> None:
     url = f"{changed}/search"
     asked = {"query": "mill", "mode": mode, "as_of": "1"}
     answer = accepted(http.post(url, json=asked))
@@ -42,7 +42,7 @@ def test_every_mode_looks_back(http: httpx.Client, changed: str, mode: str) -> N
     assert "mill" not in ids(http, url, query="mill", mode=mode, at_least=3)
 
 
-def test_batches_and_contexts_look_back(http: httpx.Client, changed: str) -> None:
+def test_batches_and_contexts_support_as_of(http: httpx.Client, changed: str) -> None:
     variants = [{"query": "mill", "mode": "keyword"}, {"query": "wood", "mode": "keyword"}]
     assert ids(http, f"{changed}/search/batch", queries=variants, as_of="1") == ["fox", "mill"]
     assert ids(http, f"{changed}/search/batch", queries=variants, as_of=3) == ["fox"]
@@ -51,7 +51,7 @@ def test_batches_and_contexts_look_back(http: httpx.Client, changed: str) -> Non
     assert "an old mill" in text
 
 
-def test_what_was_true_is_found_by_valid_time(http: httpx.Client, api: str) -> None:
+def test_search_by_valid_at(http: httpx.Client, api: str) -> None:
     at = [f"20{year}-01-01T00:00:00Z" for year in range(10, 15)]
     job = {"id": "job", "type": "fact", "content": "Ada works at the mill", "valid_from": at[1], "valid_to": at[3]}
     first = inject(http, api, job)
@@ -84,7 +84,7 @@ def test_tags_and_freshness_narrow_a_search(http: httpx.Client, api: str) -> Non
     assert ids(http, f"{api}/search/batch", queries=[variant], at_least=1) == ["a"]
 
 
-def test_without_a_history_only_the_present_is_searched(tmp_path: Path) -> None:
+def test_search_as_of_requires_history(tmp_path: Path) -> None:
     with serving(tmp_path) as served, httpx.Client(base_url=served.url) as http:
         api = "/api/memory/plain"
         inject(http, api, {"id": "a", "type": "t", "content": "mill"})

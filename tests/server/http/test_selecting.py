@@ -1,4 +1,4 @@
-"""Filters by attribute, counts, many nodes at once, and deletions by filter, against a model in a dict."""
+"""Filters by attribute, counts, reads of many nodes, and deletion by filter, against a model."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def some_filter(chance: random.Random) -> Json:
 
 
 def in_query(wanted: Json) -> Json:
-    """A filter as a list takes it."""
+    """Return a filter as query parameters of a list."""
     told = {"type": wanted["types"] or [], "tag": wanted["tags"] or [], "valid_at": wanted["valid_at"]}
     return {**told, "attributes": json.dumps(wanted["attributes"])}
 
 
-def test_all_faces_of_a_filter_equal_the_rows_now_and_then(http: httpx.Client, api: str) -> None:
+def test_filters_match_the_model_on_every_interface(http: httpx.Client, api: str) -> None:
     chance = random.Random(11)
     present: dict[str, Json] = {}
     states: list[tuple[int, dict[str, Json]]] = []
@@ -97,7 +97,7 @@ def test_all_faces_of_a_filter_equal_the_rows_now_and_then(http: httpx.Client, a
             assert sorted(hit["node"]["id"] for hit in hits) == left, request
 
 
-def test_batches_and_contexts_take_attributes(http: httpx.Client, api: str) -> None:
+def test_batches_and_contexts_accept_attribute_filters(http: httpx.Client, api: str) -> None:
     nodes = [{"id": f"n{n}", "type": "t", "content": "fox", "attributes": {"n": n % 3}} for n in range(9)]
     at_least = accepted(http.post(f"{api}/inject", json={"nodes": nodes}))["sequence"]
     queries = [{"query": "fox", "attributes": {"n": 1}}, {"query": "fox", "mode": "keyword", "attributes": {"n": 2.0}}]
@@ -108,7 +108,7 @@ def test_batches_and_contexts_take_attributes(http: httpx.Client, api: str) -> N
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, 1 << 63])
-def test_a_value_that_none_can_be_is_refused(http: httpx.Client, api: str, value: Any) -> None:
+def test_invalid_filter_values_are_refused(http: httpx.Client, api: str, value: Any) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     wanted = {"attributes": {"k": value}}
     for reply in (
@@ -121,14 +121,14 @@ def test_a_value_that_none_can_be_is_refused(http: httpx.Client, api: str, value
 
 
 @pytest.mark.parametrize("text", ["", "open", "[1]", '{"a":1', '{"a":NaN}', "[" * 9_000])
-def test_a_list_says_what_the_parameter_is(http: httpx.Client, api: str, text: str) -> None:
+def test_attributes_parameter_error_explains_its_form(http: httpx.Client, api: str, text: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     fault = refusal(http.get(f"{api}/nodes", params={"attributes": text}), 400)["errors"][0]
     assert fault["path"] == "attributes"
     assert '{"status": "open"}' in fault["message"]
 
 
-def test_many_nodes_come_in_the_order_asked_for(http: httpx.Client, api: str) -> None:
+def test_nodes_by_ids_keep_the_requested_order(http: httpx.Client, api: str) -> None:
     nodes = [{"id": each, "type": "t", "valid_to": TIMES[1] if each == "c" else ""} for each in "abc"]
     first = accepted(http.post(f"{api}/inject", json={"nodes": nodes}))["sequence"]
     accepted(http.delete(f"{api}/nodes/a"))
@@ -146,7 +146,7 @@ def test_many_nodes_come_in_the_order_asked_for(http: httpx.Client, api: str) ->
     refusal(http.post("/api/memory/nobody/get", json={"ids": ["a"]}), 404)
 
 
-def test_a_dry_run_is_what_is_then_done(http: httpx.Client, api: str) -> None:
+def test_delete_dry_run_matches_the_deletion(http: httpx.Client, api: str) -> None:
     chance = random.Random(3)
     present = {f"n{number}": some_node(chance, f"n{number}") for number in range(60)}
     edges = [{"from": f"n{n}", "to": f"n{n * 7 % 60}", "relation_type": "r"} for n in range(60)]
@@ -178,7 +178,7 @@ def test_a_dry_run_is_what_is_then_done(http: httpx.Client, api: str) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"types": []}, {"tags": [], "attributes": {}, "types": None}, {"valid_at": "any"}, {"dry_run": True}]
 )
-def test_never_everything_by_accident(http: httpx.Client, api: str, body: Json) -> None:
+def test_delete_requires_a_filter(http: httpx.Client, api: str, body: Json) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
     assert "a filter is required" in refusal(http.post(f"{api}/delete", json=body), 400)["detail"]
     for wrong in ({"ids": []}, {"types": [""]}, {"type": ["t"]}, {"types": ["t"], "limit": 0}):
@@ -186,7 +186,7 @@ def test_never_everything_by_accident(http: httpx.Client, api: str, body: Json) 
     assert listed(http, api) == ["a"]
 
 
-def test_one_request_takes_so_many(http: httpx.Client, api: str) -> None:
+def test_delete_limit_per_request(http: httpx.Client, api: str) -> None:
     ends = [{"id": f"end{n}", "type": "end"} for n in range(MAX_DELETED_NODES + 5)]
     accepted(http.post(f"{api}/inject", json={"nodes": ends}))
     first = accepted(http.post(f"{api}/delete", json={"types": ["end"]}))

@@ -1,4 +1,4 @@
-"""Every answer to a write names the commit that holds it, as the API description promises and as it is sent."""
+"""Every answer to a write contains its commit sequence, in the API description and in responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT = {
     "restoreBackup": "makes several stores, each of which has its own",
     "browserKey": "makes a key of the explorer",
 }
-"""Operations of writers and administrators whose answers have no sequence of their own, and why."""
+"""Write and admin operations whose answers have no sequence, with the reason."""
 READS_OF_ADMINISTRATORS = {"audit", "cluster"}
 
 
@@ -27,7 +27,7 @@ def _schema(document: dict[str, Any], reference: dict[str, Any]) -> dict[str, An
     return document["components"]["schemas"][name] if name else reference
 
 
-def test_every_write_is_described_with_a_sequence(http: httpx.Client) -> None:
+def test_every_write_documents_its_sequence(http: httpx.Client) -> None:
     document = accepted(http.get("/openapi.json"))
     operations = [each for path in document["paths"].values() for each in path.values() if isinstance(each, dict)]
     writes = {each["operationId"]: each for each in operations if each.get("x-role") in ("write", "admin")}
@@ -42,7 +42,7 @@ def test_every_write_is_described_with_a_sequence(http: httpx.Client) -> None:
     assert len(writes) > 40
 
 
-def test_what_covers_several_stores_has_a_sequence_for_each(http: httpx.Client) -> None:
+def test_multi_store_answers_have_a_sequence_per_store(http: httpx.Client) -> None:
     schemas = accepted(http.get("/openapi.json"))["components"]["schemas"]
     for name in ("StoreBackupAnswer", "RestoredStore", "CypherChanges"):
         assert "sequence" in schemas[name]["required"], name

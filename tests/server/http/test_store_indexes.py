@@ -1,4 +1,4 @@
-"""What is indexed of a store is its own choice: nothing, words, or words and meaning; else it is the server's."""
+"""Each store can choose what is indexed: nothing, words, or words and meaning; default: the server's choice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES = [
 
 @pytest.fixture
 def words(http: httpx.Client, api: str) -> str:
-    """The path of a store of which words alone are indexed."""
+    """Path of a store that indexes words only."""
     accepted(http.put(api, json={"indexes": "words"}), 201)
     accepted(http.post(f"{api}/inject", json={"nodes": NODES}))
     return api
@@ -36,7 +36,7 @@ def search(http: httpx.Client, api: str, query: str = "hen", **more: Any) -> dic
 
 
 def of(api: str) -> dict[str, str]:
-    """The store, for paths of memories."""
+    """Store for paths of memories."""
     return {"store": api.rpartition("/")[2]}
 
 
@@ -58,7 +58,7 @@ def folders(served: Served, store: str) -> set[str]:
     }
 
 
-def test_words_alone_are_found_and_called_nothing_less(http: httpx.Client, words: str) -> None:
+def test_keyword_only_store_is_not_degraded(http: httpx.Client, words: str) -> None:
     for mode in ("hybrid", "keyword"):
         found = search(http, words, mode=mode)
         assert hits(found) == ["hen"]
@@ -73,7 +73,7 @@ def test_words_alone_are_found_and_called_nothing_less(http: httpx.Client, words
     assert "hen" in hits(graph)
 
 
-def test_meaning_is_refused_where_it_is_not_indexed(http: httpx.Client, words: str, store: str) -> None:
+def test_semantic_search_requires_a_vector_index(http: httpx.Client, words: str, store: str) -> None:
     refused = http.post(f"{words}/search", json={"query": "hen", "mode": "semantic"})
     assert refused.status_code == 409
     assert f"kgserve settings {store} indexes=words+meaning" in refusal(refused, 409)["detail"]
@@ -98,7 +98,7 @@ def test_memories_are_recalled_by_words(http: httpx.Client, words: str) -> None:
     accepted(http.post("/api/v1/reflect", params=of(words), json={"query": "gate"}))
 
 
-def test_only_what_is_wanted_has_files(http: httpx.Client, words: str, store: str, served: Served) -> None:
+def test_only_selected_indexes_have_files(http: httpx.Client, words: str, store: str, served: Served) -> None:
     search(http, words)
     until(lambda: indexes(http, words) == ["keyword", "past-keyword"])
     until(lambda: folders(served, store) == {"keyword", "past-keyword"})
@@ -106,11 +106,11 @@ def test_only_what_is_wanted_has_files(http: httpx.Client, words: str, store: st
     accepted(http.post(f"{words}/reindex"), 202)
     assert hits(search(http, words)) == ["hen"]
     assert folders(served, store) <= {"keyword", "past-keyword"}
-    # The thread of the past makes its own anew when it comes to it, in a folder that it first removes.
+    # The history thread rebuilds its index later, in a folder that it removes first.
     until(lambda: folders(served, store) == {"keyword", "past-keyword"})
 
 
-def test_who_needs_a_commit_waits_while_an_index_is_begun_anew_behind_it(
+def test_at_least_waits_for_a_rebuilt_index(
     http: httpx.Client, words: str, store: str, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search(http, words)
@@ -137,7 +137,7 @@ def test_who_needs_a_commit_waits_while_an_index_is_begun_anew_behind_it(
     assert keyword.search == look_up
 
 
-def test_a_choice_can_change_at_any_time(http: httpx.Client, words: str, store: str, served: Served) -> None:
+def test_index_selection_can_change(http: httpx.Client, words: str, store: str, served: Served) -> None:
     def choose(what: str) -> None:
         assert accepted(http.patch(words, json={"indexes": what}))["indexes"] == what
 
@@ -160,11 +160,11 @@ def test_a_choice_can_change_at_any_time(http: httpx.Client, words: str, store: 
     assert hits(search(http, words, query="owl")) == ["owl"]
     choose("default")
     assert "owl" in hits(search(http, words, query="owl", mode="semantic"))
-    assert search(http, words)["degraded"] is True  # the server of these tests has no model
+    assert search(http, words)["degraded"] is True  # The server of these tests has no model.
 
 
 @pytest.mark.parametrize("kept", ["none", "words"])
-def test_what_is_erased_is_in_no_index_that_comes_later(http: httpx.Client, words: str, kept: str) -> None:
+def test_erased_memories_are_in_no_rebuilt_index(http: httpx.Client, words: str, kept: str) -> None:
     told = accepted(http.post("/api/memories", params=of(words), json={"content": "The gate is closed"}), 201)
     search(http, words, "gate")
     accepted(http.patch(words, json={"indexes": kept}))
@@ -173,13 +173,13 @@ def test_what_is_erased_is_in_no_index_that_comes_later(http: httpx.Client, word
     assert told["id"] not in hits(search(http, words, "gate"))
 
 
-def test_what_is_no_choice_is_refused(http: httpx.Client, api: str) -> None:
+def test_invalid_index_selection_is_refused(http: httpx.Client, api: str) -> None:
     assert refusal(http.put(api, json={"indexes": "meaning"}), 400)
 
 
 @pytest.fixture(scope="module")
 def by_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A server that indexes words unless a store says otherwise."""
+    """Server that indexes words unless a store chooses otherwise."""
     with (
         serving(tmp_path_factory.mktemp("words") / "data", indexes="words") as running,
         httpx.Client(base_url=running.url, timeout=PATIENCE) as client,
@@ -187,7 +187,7 @@ def by_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]
         yield client
 
 
-def test_the_servers_option_is_the_default(by_words: httpx.Client) -> None:
+def test_server_option_is_the_default_index_selection(by_words: httpx.Client) -> None:
     usual, own = "/api/memory/usual", "/api/memory/own"
     accepted(by_words.put(own, json={"indexes": "words+meaning"}), 201)
     for api in (usual, own):
@@ -200,7 +200,7 @@ def test_the_servers_option_is_the_default(by_words: httpx.Client) -> None:
     assert by_words.post(f"{own}/search", json={"query": "hen", "mode": "semantic"}).status_code == 409
 
 
-def test_the_choice_goes_with_exports_and_backups(tmp_path: Path) -> None:
+def test_index_selection_is_exported_and_backed_up(tmp_path: Path) -> None:
     data, kept = tmp_path / "data", tmp_path / "kept"
     with serving_process(data, "--indexes", "words") as server:
         at = ["--data", data]

@@ -1,4 +1,4 @@
-"""The settings of a store over HTTP: what is stored, shown and told; what they do to its history."""
+"""Store settings over HTTP: storage, reads, events, and effects on the history."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def settings(http: httpx.Client, api: str) -> dict[str, Any]:
     return {name: found[name] for name in USUAL}
 
 
-def test_a_new_store_has_the_usual_settings(http: httpx.Client, store: str, api: str) -> None:
+def test_new_store_has_default_settings(http: httpx.Client, store: str, api: str) -> None:
     assert accepted(http.put(api), 201)["created"]
     found = accepted(http.get(api))
     assert found["store"] == store
@@ -56,7 +56,7 @@ def test_settings_may_come_at_creation_and_only_then(http: httpx.Client, api: st
     assert settings(http, api) == CHOSEN
 
 
-def test_the_list_of_stores_has_what_was_chosen(http: httpx.Client, store: str, api: str) -> None:
+def test_store_list_includes_settings(http: httpx.Client, store: str, api: str) -> None:
     def listed() -> dict[str, Any]:
         return next(each for each in accepted(http.get("/api/memory"))["stores"] if each["name"] == store)["settings"]
 
@@ -81,7 +81,7 @@ def test_the_list_says_when_a_store_was_last_written_to(http: httpx.Client, stor
     assert last_write() == written
 
 
-def test_what_is_left_out_stays_and_what_is_empty_is_cleared(http: httpx.Client, api: str) -> None:
+def test_omitted_settings_stay_and_empty_ones_are_cleared(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json=CHOSEN), 201)
     answer = accepted(http.patch(api, json={"name": "other", "metadata": None}))
     assert {name: answer[name] for name in USUAL} == CHOSEN | {"name": "other"}
@@ -89,7 +89,7 @@ def test_what_is_left_out_stays_and_what_is_empty_is_cleared(http: httpx.Client,
     assert settings(http, api) == CHOSEN | {"name": "", "kind_whitelist": [], "metadata": {}}
 
 
-def test_attributes_that_were_chosen_are_searched(http: httpx.Client, store: str, api: str) -> None:
+def test_indexed_attributes_are_searchable(http: httpx.Client, store: str, api: str) -> None:
     node = {"id": "b1", "type": "book", "content": "ISBN 1", "attributes": {"title": "Moby Dick", "pages": 635}}
     accepted(http.post(f"{api}/inject", json={"nodes": [node]}))
 
@@ -104,7 +104,7 @@ def test_attributes_that_were_chosen_are_searched(http: httpx.Client, store: str
     assert found("635", "keyword") == []
 
 
-def test_how_it_remembers_is_merged_by_field(http: httpx.Client, api: str) -> None:
+def test_memory_settings_are_merged_by_field(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json={"memory": {"alpha": 0.7, "half_life_days": None}}), 201)
     found = accepted(http.patch(api, json={"memory": {"dedup": "off", "half_life_by_type": {"fact": 90}}}))["memory"]
     assert (found["alpha"], found["half_life_days"], found["dedup"]) == (0.7, None, "off")
@@ -138,7 +138,7 @@ def test_how_it_remembers_is_merged_by_field(http: httpx.Client, api: str) -> No
         ({"memory": {"colour": "red"}}, "memory.colour"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(http: httpx.Client, api: str, wrong: dict[str, Any], place: str) -> None:
+def test_invalid_settings_are_refused_by_name(http: httpx.Client, api: str, wrong: dict[str, Any], place: str) -> None:
     accepted(http.put(api), 201)
     for answer in (http.patch(api, json=wrong), http.put(f"{api}-new", json=wrong)):
         assert place in refusal(answer, 400)["detail"]
@@ -155,12 +155,12 @@ def test_deep_metadata_is_refused(http: httpx.Client, api: str) -> None:
     assert accepted(http.patch(api, json={"metadata": deep["a"]}))["metadata"] == deep["a"]
 
 
-def test_a_store_that_is_not_there(http: httpx.Client, api: str) -> None:
+def test_settings_of_a_missing_store(http: httpx.Client, api: str) -> None:
     refusal(http.get(api), 404)
     refusal(http.patch(api, json={"name": "x"}), 404)
 
 
-def test_they_outlive_a_restart_and_an_old_store_has_the_usual_ones(tmp_path: Path) -> None:
+def test_settings_survive_a_restart_and_have_defaults(tmp_path: Path) -> None:
     with serving(tmp_path) as served, httpx.Client(base_url=served.url, timeout=PATIENCE) as http:
         accepted(http.put("/api/memory/new", json=CHOSEN), 201)
         accepted(http.put("/api/memory/old"), 201)
@@ -176,7 +176,7 @@ def test_they_outlive_a_restart_and_an_old_store_has_the_usual_ones(tmp_path: Pa
         assert accepted(http.get("/api/memory/old"))["created_at"] == created
 
 
-def test_many_change_them_at_once_while_others_write(http: httpx.Client, api: str) -> None:
+def test_concurrent_settings_changes_and_writes(http: httpx.Client, api: str) -> None:
     accepted(http.put(api), 201)
     failed: list[str] = []
 
@@ -203,7 +203,7 @@ def test_many_change_them_at_once_while_others_write(http: httpx.Client, api: st
     assert found["sequence"] == 30
 
 
-def test_listeners_hear_of_changes_and_of_nothing_else(served: Served, http: httpx.Client, store: str) -> None:
+def test_settings_events_on_changes_only(served: Served, http: httpx.Client, store: str) -> None:
     api = f"/api/memory/{store}"
     accepted(http.put(api), 201)
     question = "events?kinds=store_changed"
@@ -234,7 +234,7 @@ def write(http: httpx.Client, api: str, content: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t", "content": content}]}))
 
 
-def test_a_history_that_is_turned_off_is_gone_and_begins_with_the_present(served: Served, http: httpx.Client) -> None:
+def test_disabled_history_is_deleted_and_restarts(served: Served, http: httpx.Client) -> None:
     api, root = "/api/memory/quiet", served.data / "quiet_memory"
     for content in ("one", "two"):
         write(http, api, content)
@@ -255,7 +255,7 @@ def test_a_history_that_is_turned_off_is_gone_and_begins_with_the_present(served
     assert accepted(http.get(f"{api}/nodes/a?as_of=3"))["node"]["content"] == "three"
 
 
-def test_a_history_turned_off_and_on_in_one_go_begins_anew(http: httpx.Client, api: str) -> None:
+def test_history_toggled_quickly_restarts(http: httpx.Client, api: str) -> None:
     for content in ("one", "two"):
         write(http, api, content)
     assert len(accepted(ask_history(http, api))["states"]) == 2

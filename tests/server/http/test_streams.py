@@ -1,4 +1,4 @@
-"""How many event streams somebody may have. The number is a row of the abuse list."""
+"""Limits of event streams per caller. Numbers are rows of the abuse list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 2
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server behind a proxy that lets each client have two streams, of five in all."""
+    """Server behind a proxy that allows each client two streams, and five in total."""
     data = tmp_path_factory.mktemp("narrow") / "data"
     options = {"max_event_streams_per_key": MOST, "max_event_streams": 5, "trusted_proxies": "127.0.0.1"}
     options["insecure_no_auth"] = True
@@ -27,7 +27,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def check_two_each(served: Served, one: dict[str, str], other: dict[str, str]) -> None:
-    """Two streams are let in, a third is not; another client has two of its own; a closed one frees its place."""
+    """Assert that a client gets two streams but not a third, and that a closed one frees its slot."""
     paths = ("/api/memory/events/events", "/api/events")
     with httpx.Client(base_url=served.url, timeout=PATIENCE) as client, ExitStack() as stack:
 
@@ -47,13 +47,13 @@ def check_two_each(served: Served, one: dict[str, str], other: dict[str, str]) -
 
 @pytest.mark.abuse(16)
 def test_abuse_16_more_streams_of_an_address_than_allowed(narrow: Served) -> None:
-    """ABUSE 16: one more → 429; a closed one frees its place."""
+    """ABUSE 16: one more → 429; a closed one frees its slot."""
     check_two_each(narrow, {"x-forwarded-for": "192.0.2.1"}, {"x-forwarded-for": "192.0.2.2"})
 
 
 @pytest.mark.abuse(16)
 def test_abuse_16_more_streams_of_a_key_than_allowed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """ABUSE 16: a key counts wherever it is used, and each for itself."""
+    """ABUSE 16: a key counts from any address, and each key separately."""
     data = tmp_path_factory.mktemp("keyed") / "data"
     keys = [bearer(given(data, "write", name=name)) for name in ("one", "other")]
     with serving(data, max_event_streams_per_key=MOST, indexes=False) as keyed:
@@ -64,7 +64,7 @@ def test_abuse_16_more_streams_of_a_key_than_allowed(tmp_path_factory: pytest.Te
 
 @pytest.mark.abuse(18)
 def test_abuse_18_the_rate_of_a_key(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """ABUSE 18: of a key, however near its owner is; and wrong keys are not tried without end."""
+    """ABUSE 18: per key, from any address; and wrong keys are limited."""
     data = tmp_path_factory.mktemp("rates") / "data"
     keys = [bearer(given(data, "read", name=name)) for name in ("one", "other")]
     with serving(data, rate_limit=0.01, indexes=False) as keyed, httpx.Client(base_url=keyed.url) as client:

@@ -1,4 +1,4 @@
-"""TLS: the server as a process over it, the clients of this machine, and what is refused before it starts."""
+"""TLS: the server process, local clients, and refusals to start."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PATIENCE = 30
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """A certificate whose name is not that of the address: local clients believe it all the same."""
+    """Certificate for another name than the address: local clients trust it anyway."""
     return certificate(tmp_path_factory.mktemp("tls"), "graph.example")
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Iterator[Running]:
-    """A server process with that certificate."""
+    """Server process with that certificate."""
     with serving(tmp_path_factory.mktemp("secured") / "data", *options(files)) as running:
         yield running
 
@@ -60,16 +60,16 @@ def address(running: Running) -> tuple[str, int]:
 
 
 def believing(files: Files) -> ssl.SSLContext:
-    """A client elsewhere, who knows the authority and asks for the name."""
+    """Remote client that trusts the authority and checks the name."""
     return ssl.create_default_context(cafile=str(files.ca))
 
 
 def shown(running: Running) -> str:
-    """The certificate that the server shows."""
+    """Return the certificate that the server presents."""
     return ssl.get_server_certificate(address(running), timeout=PATIENCE)
 
 
-def test_clients_elsewhere(secured: Running, files: Files) -> None:
+def test_remote_clients(secured: Running, files: Files) -> None:
     with (
         socket.create_connection(address(secured), PATIENCE) as plain,
         believing(files).wrap_socket(plain, server_hostname="graph.example") as connection,
@@ -81,14 +81,14 @@ def test_clients_elsewhere(secured: Running, files: Files) -> None:
     assert b"strict-transport-security: max-age=" in answer
 
 
-def test_the_end_of_the_certificate_is_a_number(secured: Running, files: Files) -> None:
+def test_certificate_expiry_is_a_metric(secured: Running, files: Files) -> None:
     with httpx.Client(verify=believing(files), timeout=PATIENCE) as client:
         text = client.get(f"{secured.url}/metrics", extensions={"sni_hostname": "graph.example"}).text
     expires = load_pem_x509_certificate(files.cert.read_bytes()).not_valid_after_utc
     assert Scrape.read(text).value("kgserve_certificate_end_timestamp_seconds") == expires.timestamp()
 
 
-def test_what_the_parser_refuses_reaches_the_client(secured: Running, files: Files) -> None:
+def test_parser_errors_reach_the_client_over_tls(secured: Running, files: Files) -> None:
     with (
         socket.create_connection(address(secured), PATIENCE) as plain,
         believing(files).wrap_socket(plain, server_hostname="graph.example") as connection,
@@ -112,7 +112,7 @@ def test_old_versions_are_refused(secured: Running) -> None:
 
 @pytest.mark.abuse(13)
 def test_abuse_13_slow_handshakes_end(tmp_path: Path, files: Files) -> None:
-    """ABUSE 13: as slow heads do."""
+    """ABUSE 13: like slow heads."""
     with serving(tmp_path / "data", *options(files), "--head-timeout", "1") as hasty:
         for start in (b"\x16\x03\x01", b""):
             with socket.create_connection(address(hasty), PATIENCE) as connection:
@@ -120,7 +120,7 @@ def test_abuse_13_slow_handshakes_end(tmp_path: Path, files: Files) -> None:
                 assert until_closed(connection) == b""
 
 
-def test_a_stop_does_not_wait_for_idle_clients_to_say_goodbye(tmp_path: Path, files: Files) -> None:
+def test_shutdown_does_not_wait_for_idle_tls_clients(tmp_path: Path, files: Files) -> None:
     patient = ("--head-timeout", "60", "--keep-alive", "600", "--shutdown-grace", "600")
     with serving(tmp_path / "data", *options(files), *patient) as running:
         plain = socket.create_connection(address(running))
@@ -137,8 +137,8 @@ def test_http_without_tls_gets_no_answer(secured: Running) -> None:
         assert b"200" not in until_closed(connection)
 
 
-def test_the_commands(secured: Running, files: Files) -> None:
-    """They learn from server.json which certificate to believe; who does not know it believes nothing."""
+def test_commands_over_tls(secured: Running, files: Files) -> None:
+    """They read the trusted certificate from server.json; other clients reject it."""
     lines = '{"kind":"node","id":"a","type":"t"}\n'
     assert kgserve("import", "tls", "-", "--data", secured.data, stdin=lines).code == 0
     assert "tls" in kgserve("stores", "--data", secured.data).out
@@ -151,7 +151,7 @@ def test_the_commands(secured: Running, files: Files) -> None:
     assert "Traceback" not in elsewhere.err
 
 
-def test_the_clients(secured: Running) -> None:
+def test_clients_over_tls(secured: Running) -> None:
     with Client(data=secured.data) as client:
         assert client.health().status == "ok"
     with Client(secured.url, data=secured.data) as client:
@@ -166,7 +166,7 @@ async def _asked_asynchronously(secured: Running) -> str:
         return (await client.health()).status
 
 
-def test_the_shell_and_the_bridge(secured: Running) -> None:
+def test_shell_and_bridge_over_tls(secured: Running) -> None:
     shell = ServerConnection(None, secured.data, lambda _: None)
     assert shell.stores() is not None
     shell.close()
@@ -182,7 +182,7 @@ def test_the_shell_and_the_bridge(secured: Running) -> None:
     connections.get(found).close()
 
 
-def test_what_server_json_says(secured: Running, files: Files) -> None:
+def test_server_json_over_tls(secured: Running, files: Files) -> None:
     found = find(secured.data)
     assert found is not None
     assert found.url == secured.url
@@ -192,7 +192,7 @@ def test_what_server_json_says(secured: Running, files: Files) -> None:
     assert b"certificate" not in encode(DiscoveredServer("http://x", "t", pid=1))
 
 
-def test_only_this_certificate_is_believed(secured: Running, tmp_path: Path, files: Files) -> None:
+def test_only_the_published_certificate_is_trusted(secured: Running, tmp_path: Path, files: Files) -> None:
     other = certificate(tmp_path, "graph.example").cert.read_text()
     for pem in (other, ""):
         with (
@@ -202,8 +202,8 @@ def test_only_this_certificate_is_believed(secured: Running, tmp_path: Path, fil
             trust(pem).wrap_socket(plain).close()
 
 
-def test_a_new_certificate_without_a_restart(tmp_path: Path) -> None:
-    """At SIGHUP; files that hold no certificate leave the one before in service."""
+def test_certificate_reload_on_sighup(tmp_path: Path) -> None:
+    """At SIGHUP; files without a certificate leave the current one in service."""
     files = certificate(tmp_path / "tls")
     with serving(tmp_path / "data", *options(files)) as running:
         before = shown(running)
@@ -223,7 +223,7 @@ def test_a_new_certificate_without_a_restart(tmp_path: Path) -> None:
 
 
 def spoiled(folder: Path, fault: str) -> Settings:
-    """Settings with something wrong."""
+    """Create settings with one fault."""
     files = certificate(folder / "good")
     match fault:
         case "no key":
@@ -260,12 +260,12 @@ def spoiled(folder: Path, fault: str) -> Settings:
         ("text", "is not a PEM file"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, fault: str, words: str) -> None:
+def test_unusable_certificates_are_refused(tmp_path: Path, fault: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
         Certificate.from_settings(spoiled(tmp_path, fault))
 
 
-def test_a_refusal_ends_the_command(tmp_path: Path) -> None:
+def test_tls_error_ends_the_command(tmp_path: Path) -> None:
     done = kgserve("serve", "--data", tmp_path / "data", "--port", "0", "--tls-cert", tmp_path / "none.pem")
     assert done.code == 1
     assert done.err.strip().endswith("must be given together, or neither to serve without TLS")
@@ -274,7 +274,7 @@ def test_a_refusal_ends_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("days", "event"), [(WARN_DAYS - 1, "certificate_ends_soon"), (-1, "certificate_not_valid"), (90, None)]
 )
-def test_certificates_near_their_end_are_warned_of(tmp_path: Path, days: int, event: str | None) -> None:
+def test_expiring_certificate_logs_a_warning(tmp_path: Path, days: int, event: str | None) -> None:
     files = certificate(tmp_path, days=days)
     with capture_log() as logged:
         made = Certificate(files.cert, files.key)
@@ -288,8 +288,8 @@ def test_without_tls_nothing_is_set() -> None:
     assert Certificate.from_settings(Settings()) is None
 
 
-def test_the_bridge_as_a_process(secured: Running) -> None:
-    """An editor's way: standard input to MCP over TLS."""
+def test_bridge_process_over_tls(secured: Running) -> None:
+    """As an editor runs it: MCP from standard input over TLS."""
     asked = (
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
         '"clientInfo":{"name":"t","version":"1"}}}\n'

@@ -47,7 +47,7 @@ def test_export_and_import_give_an_equal_store(http: httpx.Client, api: str) -> 
     assert accepted(http.get(f"{api}-copy/stats"))["nodes"] == 301
 
 
-def test_export_says_what_it_is(http: httpx.Client, api: str, store: str) -> None:
+def test_export_headers(http: httpx.Client, api: str, store: str) -> None:
     written = accepted(http.post(f"{api}/import", content=lines(3), headers=NDJSON))
     answer = http.get(f"{api}/export")
     assert answer.headers["content-type"] == "application/x-ndjson"
@@ -56,7 +56,7 @@ def test_export_says_what_it_is(http: httpx.Client, api: str, store: str) -> Non
     assert len(answer.content.splitlines()) == 6
 
 
-def test_import_takes_any_length_in_any_pieces(served: Served, http: httpx.Client, api: str) -> None:
+def test_import_accepts_any_length_and_chunking(served: Served, http: httpx.Client, api: str) -> None:
     body = lines(20_000)
     for size in (9_973, len(body)):
         answer = accepted(http.post(f"{api}/import", content=pieces(body, size), headers=NDJSON))
@@ -70,7 +70,7 @@ def test_import_of_something_else_is_refused(http: httpx.Client, api: str, media
     refusal(http.post(f"{api}/import", content=b"{}", headers={"content-type": media}), 415)
 
 
-def test_an_import_that_breaks_off_leaves_the_store_usable(served: Served, http: httpx.Client, api: str) -> None:
+def test_interrupted_import_leaves_the_store_usable(served: Served, http: httpx.Client, api: str) -> None:
     head = f"POST {api}/import HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
     with socket.create_connection(("127.0.0.1", served.port), 10) as connection:
         connection.sendall(head.encode() + lines(50))
@@ -79,9 +79,9 @@ def test_an_import_that_breaks_off_leaves_the_store_usable(served: Served, http:
     assert accepted(http.get(f"{api}/stats"))["nodes"] == 50
 
 
-def test_exports_that_are_not_read_to_the_end_are_closed(http: httpx.Client, api: str) -> None:
+def test_abandoned_exports_are_closed(http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/import", content=lines(20_000), headers=NDJSON))
-    for _ in range(12):  # more than there are read connections
+    for _ in range(12):  # More than the number of read connections.
         with http.stream("GET", f"{api}/export") as answer:
             assert answer.status_code == 200
             next(answer.iter_raw())
@@ -91,14 +91,14 @@ def test_exports_that_are_not_read_to_the_end_are_closed(http: httpx.Client, api
     assert accepted(answer)["nodes"] == 20_000
 
 
-def test_reads_go_on_beside_exports(http: httpx.Client, api: str) -> None:
+def test_reads_continue_during_exports(http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/import", content=lines(20_000), headers=NDJSON))
     with http.stream("GET", f"{api}/export") as first, http.stream("GET", f"{api}/export") as second:
         assert first.status_code == second.status_code == 200
         assert accepted(http.get(f"{api}/nodes/n7"))["node"]["id"] == "n7"
 
 
-def test_others_are_answered_while_an_import_arrives(http: httpx.Client, api: str) -> None:
+def test_other_requests_are_answered_during_an_import(http: httpx.Client, api: str) -> None:
     seen: list[int] = []
 
     def body() -> Iterator[bytes]:
@@ -109,4 +109,4 @@ def test_others_are_answered_while_an_import_arrives(http: httpx.Client, api: st
 
     assert accepted(http.post(f"{api}/import", content=body(), headers=NDJSON))["nodes_created"] == 5_000
     assert len(seen) > 5
-    assert set(seen) <= {200, 404}  # 404 until the first batch is committed
+    assert set(seen) <= {200, 404}  # 404 until the first batch is committed.

@@ -1,4 +1,4 @@
-"""Exports and imports over REST in the formats of others."""
+"""Exports and imports over REST in foreign formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(http: httpx.Client, api: str) -> str:
 
 
 def assert_nothing_left(served: Served, api: str) -> None:
-    """An answer is there a moment before the server has cleared up after it."""
+    """Assert that temporary files are removed; the response may arrive before that."""
     folder = served.data / f"{api.rpartition('/')[2]}_memory" / "scratch"
     deadline = time.monotonic() + 30
     while folder.exists() and list(folder.iterdir()) and time.monotonic() < deadline:
@@ -41,7 +41,9 @@ def assert_nothing_left(served: Served, api: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_and_back(kind: str, served: Served, http: httpx.Client, written: str) -> None:
+def test_export_and_import_round_trip_in_each_format(
+    kind: str, served: Served, http: httpx.Client, written: str
+) -> None:
     exported = http.get(f"{written}/export", params={"format": kind})
     assert (exported.status_code, exported.headers["content-type"]) == (200, KINDS[kind])
     assert exported.headers["kgserve-sequence"] == "1"
@@ -58,7 +60,7 @@ def test_there_and_back(kind: str, served: Served, http: httpx.Client, written: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_links_go_there_and_back(kind: str, http: httpx.Client, written: str) -> None:
+def test_links_round_trip_in_each_format(kind: str, http: httpx.Client, written: str) -> None:
     link = {"from": "a", "to": "b", "relation_type": "R", "to_graph": "elsewhere", "weight": 0.5, "ordinal": 2}
     more = [link, {**link, "from": "b", "attributes": {"to_graph": 1, "k": "v"}}, {**link, "to_graph": "third"}]
     accepted(http.post(f"{written}/inject", json={"edges": more}))
@@ -69,14 +71,14 @@ def test_links_go_there_and_back(kind: str, http: httpx.Client, written: str) ->
     first, second = (sorted(http.get(f"{api}/export").content.splitlines()) for api in (written, copy))
     assert first == second
     if kind == "graphml":
-        # For others each end is a node.
+        # In other formats each end is a node.
         found = nx.parse_graphml(exported.decode())
         assert {"elsewhere/b", "third/b"} < set(found.nodes)
         assert found.nodes["third/b"] == {"to_graph": "third"}
         assert exported.count(b'id="elsewhere/b"') == 1
 
 
-def test_the_memory_server_is_told_of_no_links(http: httpx.Client, written: str) -> None:
+def test_memory_server_export_has_no_links(http: httpx.Client, written: str) -> None:
     before = http.get(f"{written}/export", params={"format": "memory-server"}).content
     link = {"from": "a", "to": "b", "relation_type": "R2", "to_graph": "elsewhere"}
     accepted(http.post(f"{written}/inject", json={"edges": [link]}))
@@ -92,11 +94,11 @@ def test_the_memory_server_is_told_of_no_links(http: httpx.Client, written: str)
         ("text/html, application/json", "application/x-ndjson"),
     ],
 )
-def test_what_is_accepted_chooses(accept: str, media: str, http: httpx.Client, written: str) -> None:
+def test_accept_header_selects_the_export_format(accept: str, media: str, http: httpx.Client, written: str) -> None:
     assert http.get(f"{written}/export", headers={"accept": accept}).headers["content-type"] == media
 
 
-def test_moments_go_with_formats(http: httpx.Client, written: str, tmp_path: Path) -> None:
+def test_valid_at_and_as_of_apply_to_formats(http: httpx.Client, written: str, tmp_path: Path) -> None:
     accepted(http.delete(f"{written}/nodes/b"))
     for number, query in enumerate(({"as_of": "1"}, {"as_of": "1", "valid_at": "2024-01-01T00:00:00Z"}, {})):
         file = tmp_path / f"{number}.graphml"
@@ -116,7 +118,7 @@ def test_the_memory_servers_file(http: httpx.Client, api: str) -> None:
     assert sorted(back.content.splitlines()) == sorted(body.splitlines())
 
 
-def test_rows_that_are_wrong_are_named_by_file_and_row(http: httpx.Client, api: str) -> None:
+def test_invalid_rows_are_reported_by_file_and_row(http: httpx.Client, api: str) -> None:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("some/edges.csv", "from,to,relation_type\na,b,R\na,nobody,R\n")
@@ -159,13 +161,15 @@ def crowd() -> bytes:
         ("application/xml", b"", "the body is not GraphML"),
     ],
 )
-def test_what_is_refused(media: str, body: bytes, reason: str, served: Served, http: httpx.Client, api: str) -> None:
+def test_invalid_transfers_are_refused(
+    media: str, body: bytes, reason: str, served: Served, http: httpx.Client, api: str
+) -> None:
     answer = refusal(http.post(f"{api}/import", content=body, headers={"content-type": media}), 400)
     assert reason in answer["detail"]
     assert_nothing_left(served, api)
 
 
-def test_a_format_and_a_media_type_that_contradict_each_other(http: httpx.Client, api: str) -> None:
+def test_conflicting_format_and_media_type_is_refused(http: httpx.Client, api: str) -> None:
     headers = {"content-type": "application/zip"}
     refusal(http.post(f"{api}/import", params={"format": "graphml"}, content=b"", headers=headers), 415)
     refusal(http.post(f"{api}/import", params={"format": "graphiti"}, content=b""), 400)

@@ -1,4 +1,4 @@
-"""What was true when, over HTTP: a memory that is superseded, told of late and corrected, by every way of reading."""
+"""Valid time over HTTP: superseded, late and corrected memories, by every way of reading."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOW = "2026-06-01T00:00:00Z"
 
 @pytest.fixture
 def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
-    """A client whose header names the store of the test."""
+    """Client whose header names the test's store."""
     with httpx.Client(base_url=http.base_url, headers={"Kgserve-Store": store}, timeout=30) as client:
         yield client
 
@@ -53,7 +53,7 @@ def versions(of: httpx.Client, memory: str) -> list[Json]:
 
 
 def told(of: httpx.Client, memory: str) -> list[tuple[str, str | None, str | None]]:
-    """What each version says, and the years of its bounds."""
+    """Return the content of each version, and the years of its bounds."""
     return [
         (each["content"], each["valid_from"] and each["valid_from"][:4], each["valid_to"] and each["valid_to"][:4])
         for each in versions(of, memory)
@@ -61,7 +61,7 @@ def told(of: httpx.Client, memory: str) -> list[tuple[str, str | None, str | Non
 
 
 def said(of: httpx.Client, memory: str, moment: str | None = None) -> list[str]:
-    """What a memory says at a moment, as lists tell it."""
+    """Return the content of a memory at a time, from lists."""
     page = accepted(of.get("/api/memories", params={"limit": 1000} | ({"valid_at": moment} if moment else {})))
     return [each["content"] for each in page["memories"] if each["id"].partition("@")[0] == memory]
 
@@ -71,11 +71,11 @@ def moments(**asked: str | int | None) -> Json:
 
 
 def homes(of: httpx.Client, store: str, at_least: int, valid_at: str | None, as_of: int | None = None) -> Ways:
-    """Where Alice lives, by every way to ask."""
+    """Return where Alice lives, by every way of reading."""
     when = moments(valid_at=valid_at, as_of=as_of)
     query: Json = {"query": "where does Alice live", "limit": 20, "at_least": at_least, **when}
     api = f"/api/memory/{store}"
-    # The indexes of a store wait while those of a large one are made.
+    # Indexes of a store wait while those of a large one are built.
     until(lambda: of.post(f"{api}/search", json=query).status_code == HTTPStatus.OK)
     ways = {
         "recall": of.post("/api/v1/recall", json={**query, "touch": False}).json(),
@@ -95,7 +95,7 @@ def homes(of: httpx.Client, store: str, at_least: int, valid_at: str | None, as_
 
 
 @pytest.mark.parametrize("history", ["all", "none"])
-def test_where_alice_lived_is_told_by_every_way_of_reading(of: httpx.Client, store: str, history: str) -> None:
+def test_valid_time_is_consistent_in_every_read(of: httpx.Client, store: str, history: str) -> None:
     accepted(of.put(f"/api/memory/{store}", json={"history": history}), 201)
     known = [retained(of, **step)["sequence"] for step in STEPS]
     found = versions(of, "home")
@@ -113,7 +113,7 @@ def test_where_alice_lived_is_told_by_every_way_of_reading(of: httpx.Client, sto
     ):
         ways = homes(of, store, known[-1], moment)
         assert ways == dict.fromkeys(ways, expected), moment
-    # What was known before each step.
+    # As recorded before each step.
     if history == "none":
         refusal(of.post("/api/v1/recall", json={"query": "Alice", "as_of": known[0]}), 409)
         return
@@ -131,24 +131,24 @@ def test_where_alice_lived_is_told_by_every_way_of_reading(of: httpx.Client, sto
             assert ways == dict.fromkeys(ways, expected), (at, moment)
 
 
-def test_what_begins_later_leaves_the_present_true_until_then(of: httpx.Client) -> None:
+def test_future_memory_keeps_the_current_one_until_then(of: httpx.Client) -> None:
     retained(of, "The rate is 3 %.", entity_id="rate", valid_from="2020-01-01T00:00:00Z")
     retained(of, "The rate is 4 %.", entity_id="rate", valid_from="2090-01-01T00:00:00Z")
     assert said(of, "rate") == ["The rate is 3 %."]
     assert said(of, "rate", "2091-01-01T00:00:00Z") == ["The rate is 4 %."]
-    # An end in the future, and what begins before it.
+    # A future end, and a start before it.
     retained(of, "The fee is 1 %.", entity_id="fee", valid_from="2020-01-01T00:00:00Z", valid_to="2090-01-01T00:00:00Z")
     retained(of, "The fee is 2 %.", entity_id="fee", valid_from="2024-01-01T00:00:00Z")
     assert said(of, "fee") == ["The fee is 2 %."]
     assert told(of, "fee") == [("The fee is 1 %.", "2020", "2024"), ("The fee is 2 %.", "2024", None)]
-    # An open end in the middle ends where the next begins.
+    # An open end in the middle ends where the next version begins.
     retained(of, "The fee is 0 %.", entity_id="fee", valid_from="2022-01-01T00:00:00Z")
     assert [each[0] for each in told(of, "fee")] == ["The fee is 1 %.", "The fee is 0 %.", "The fee is 2 %."]
     assert said(of, "fee", "2023-01-01T00:00:00Z") == ["The fee is 0 %."]
     assert said(of, "fee") == ["The fee is 2 %."]
 
 
-def test_of_two_that_begin_at_once_the_later_told_counts(of: httpx.Client) -> None:
+def test_later_write_wins_for_the_same_start(of: httpx.Client) -> None:
     for content in ("one", "two", "three"):
         retained(of, content, entity_id="m", valid_from="2020-01-01T00:00:00Z")
     assert said(of, "m") == said(of, "m", "2021-06-01T00:00:00Z") == ["three"]
@@ -157,7 +157,7 @@ def test_of_two_that_begin_at_once_the_later_told_counts(of: httpx.Client) -> No
     assert told(of, "m") == [("five", "2020", "2021"), ("six", "2021", None)]
 
 
-def test_a_former_version_is_neither_superseded_nor_met_nor_counted(of: httpx.Client) -> None:
+def test_old_versions_are_not_superseded_deduplicated_or_counted(of: httpx.Client) -> None:
     retained(of, "Tea is at four.", entity_id="tea", valid_from="2020-01-01T00:00:00Z")
     retained(of, "Tea is at five.", entity_id="tea", valid_from="2021-01-01T00:00:00Z")
     [former] = [each["id"] for each in versions(of, "tea") if each["id"] != "tea" and each["valid_to"]]
@@ -173,7 +173,7 @@ def test_a_former_version_is_neither_superseded_nor_met_nor_counted(of: httpx.Cl
 
 
 @pytest.mark.parametrize("at_once", [1, 5])
-def test_supersessions_at_once_all_stay_in_one_chain(
+def test_concurrent_supersessions_form_one_chain(
     of: httpx.Client, http: httpx.Client, store: str, at_once: int
 ) -> None:
     retained(of, "state", entity_id="m", valid_from="2000-01-01T00:00:00Z")

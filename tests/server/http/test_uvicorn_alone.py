@@ -1,7 +1,7 @@
-"""What uvicorn alone does under the attacks for which `HttpConnection` overrides it.
+"""Behavior of uvicorn alone under the attacks for which `HttpConnection` overrides it.
 
-Our answers to them are tested in test_limits and test_connections. A test that fails here says that uvicorn withstands
-the attack by now, with its public options: remove the override.
+test_limits and test_connections test kgserve's own answers. A test that fails here shows that uvicorn withstands the
+attack with its public options by now: remove the override.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.server.http.sockets import HEALTH, connected, eventually, get, replie
 MAX_CONNECTIONS = 4
 KEEP_ALIVE_SECONDS = 0.2
 OPEN_SECONDS = 2 * KEEP_ALIVE_SECONDS
-"""Seconds after which uvicorn has closed a connection that it closes at all."""
+"""Seconds within which uvicorn closes a connection, if it closes it at all."""
 POST_OF_NINE_BYTES = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
 UPLOAD = b"POST /refused HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with the names of all headers, once the body was read unless it is refused."""
+    """ASGI application that returns the names of all headers after reading the body, unless it refuses."""
     more, is_refused = scope["path"] != "/refused", scope["path"] == "/refused"
     while more:
         more = (await receive()).get("more_body", False)
@@ -39,7 +39,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 @contextlib.contextmanager
 def serving_alone() -> Generator[uvicorn.Server]:
-    """uvicorn with its own protocol class and options."""
+    """Run uvicorn with its own protocol class and options."""
     config = uvicorn.Config(
         application,
         http="httptools",
@@ -68,7 +68,7 @@ def server() -> Iterator[uvicorn.Server]:
 
 @pytest.fixture
 def alone(server: uvicorn.Server) -> int:
-    """The port of uvicorn, when nobody is connected."""
+    """Return uvicorn's port once no client is connected."""
     eventually(lambda: not server.server_state.connections)
     return port_of(server)
 
@@ -82,7 +82,7 @@ def statuses(port: int, request: bytes) -> list[int]:
 
 
 def is_left_open(connection: socket.socket) -> bool:
-    """Whether a connection is neither answered nor closed."""
+    """Return whether a connection is neither answered nor closed."""
     connection.settimeout(OPEN_SECONDS)
     try:
         connection.recv(1)
@@ -113,7 +113,7 @@ def refuses_connections_in_plain_text(port: int) -> bool:
 
 
 def loses_the_answer_to_a_refused_upload(port: int) -> bool:
-    """Whether an upload that is refused ends in a reset."""
+    """Return whether a refused upload ends in a reset."""
     with connected(port) as connection:
         try:
             connection.sendall(UPLOAD % 50_000_000 + b"x" * 50_000_000)
@@ -125,7 +125,7 @@ def loses_the_answer_to_a_refused_upload(port: int) -> bool:
 
 
 def waits_for_clients_that_do_not_read(port: int) -> bool:
-    """Whether the rest of a long answer still comes after a while in which nothing was read."""
+    """Return whether the rest of a long response still arrives after a pause without reading."""
     with connected(port) as connection:
         connection.sendall(get(b"/large", b"Connection: close"))
         with contextlib.suppress(TimeoutError), connected(port) as waiting:
@@ -185,8 +185,8 @@ def test_uvicorn_alone_does_not_withstand(alone: int, weakness: str) -> None:
     assert WEAKNESSES[weakness](alone)
 
 
-def test_uvicorn_alone_waits_at_a_stop_for_a_body_that_has_stopped() -> None:
-    """ABUSE 71: until the grace time is over."""
+def test_uvicorn_alone_waits_for_a_stalled_body_at_shutdown() -> None:
+    """ABUSE 71: until the grace period is over."""
     with serving_alone() as server, connected(port_of(server)) as connection:
         connection.sendall(POST_OF_NINE_BYTES)
         eventually(lambda: bool(server.server_state.tasks))

@@ -1,4 +1,4 @@
-"""What is true in the world when: ending validity, and which reads go by it."""
+"""Valid time over HTTP: ending validity, and the reads that respect it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EDGE = {"from": "hub", "to": "leaf", "relation_type": "R"}
 
 
 def inject(http: httpx.Client, api: str, *nodes: Json, edges: list[Json] | None = None) -> int:
-    """Write nodes and edges; the commit."""
+    """Write nodes and edges; return the commit sequence."""
     return accepted(http.post(f"{api}/inject", json={"nodes": list(nodes), "edges": edges or []}))["sequence"]
 
 
@@ -51,11 +51,11 @@ def searched(http: httpx.Client, api: str, **fields: Any) -> list[str]:
 
 
 def told(http: httpx.Client, api: str, **fields: Any) -> list[str]:
-    """The ids of a context."""
+    """Return the ids of a context."""
     asked = {"query": "mill", "limit": 50, "at_least": 1, **fields}
     answer = http.post(f"{api}/context", json=asked)
     for _ in range(5):
-        # Indexing has a low priority: on a machine that has other things to do it may not get to this store for long.
+        # Indexing has a low priority; on a busy machine it may take long.
         if answer.status_code == 503:
             answer = http.post(f"{api}/context", json=asked)
     return sorted(accepted(answer)["ids"])
@@ -63,13 +63,13 @@ def told(http: httpx.Client, api: str, **fields: Any) -> list[str]:
 
 @pytest.fixture
 def dated(http: httpx.Client, api: str) -> str:
-    """A hub with edges to a leaf, to what is over and what is yet to come; the leaf's edge to a lone node has ended."""
+    """Hub with edges to a leaf, to ended and to future nodes; the leaf's edge to a lone node has ended."""
     return fill(http, api)
 
 
 @pytest.fixture(scope="module")
 def shared(http: httpx.Client) -> str:
-    """The same, for tests that write nothing."""
+    """Store for tests that do not write."""
     return fill(http, "/api/memory/validity")
 
 
@@ -87,7 +87,7 @@ def fill(http: httpx.Client, api: str) -> str:
     return api
 
 
-def test_retiring_ends_it_now(http: httpx.Client, api: str) -> None:
+def test_retire_ends_validity_now(http: httpx.Client, api: str) -> None:
     inject(http, api, {"id": "a", "type": "t", "content": "c", "created_by": "ada"})
     before = time.time_ns() // 1000
     answer = accepted(http.post(f"{api}/nodes/a/retire"))
@@ -126,7 +126,7 @@ def test_the_end_of_a_node_and_of_an_edge(
         assert found.get("valid_from", "")[:10] == stored.get("valid_from", "")[:10]
 
 
-def test_an_end_yet_to_come_is_moved_to_now(http: httpx.Client, api: str) -> None:
+def test_retire_moves_a_future_end_to_now(http: httpx.Client, api: str) -> None:
     inject(http, api, {"id": "a", "type": "t", "valid_to": FAR_OFF})
     answer = retire(http, api, "a")
     assert answer["changed"]
@@ -134,7 +134,7 @@ def test_an_end_yet_to_come_is_moved_to_now(http: httpx.Client, api: str) -> Non
 
 
 @pytest.mark.parametrize("begun", [THEN, FAR_OFF])
-def test_nothing_ends_before_it_begins(http: httpx.Client, api: str, begun: str) -> None:
+def test_end_before_start_is_refused(http: httpx.Client, api: str, begun: str) -> None:
     rows = [{"id": name, "type": "t", "valid_from": begun} for name in ("hub", "leaf")]
     written = inject(http, api, *rows, edges=[EDGE | {"valid_from": begun}])
     early: list[Json] = [{"valid_to": LONG_AGO}]
@@ -150,7 +150,7 @@ def test_nothing_ends_before_it_begins(http: httpx.Client, api: str, begun: str)
     assert accepted(http.get(api))["sequence"] == written
 
 
-def test_what_is_not_there_cannot_be_retired(http: httpx.Client, api: str) -> None:
+def test_retiring_missing_rows_is_refused(http: httpx.Client, api: str) -> None:
     refusal(http.post(f"{api}/nodes/a/retire"), 404)
     refusal(http.post(f"{api}/edges/retire", json=EDGE), 404)
     assert http.get(api).status_code == 404, "no store is made for it"
@@ -163,7 +163,7 @@ def test_what_is_not_there_cannot_be_retired(http: httpx.Client, api: str) -> No
     assert accepted(http.get(api))["sequence"] == 1
 
 
-def test_lists_are_of_what_is_true_now(http: httpx.Client, shared: str) -> None:
+def test_lists_show_currently_valid_rows(http: httpx.Client, shared: str) -> None:
     assert listed(http, shared) == listed(http, shared, valid_at="now") == GOES_ON
     assert listed(http, shared, compact=True, type="t", limit=3) == GOES_ON
     assert listed(http, shared, valid_at="any") == sorted([*GOES_ON, "over", "tocome"])
@@ -173,7 +173,7 @@ def test_lists_are_of_what_is_true_now(http: httpx.Client, shared: str) -> None:
     assert "valid_at" in refusal(http.get(f"{shared}/nodes", params={"valid_at": "then"}), 400)["detail"]
 
 
-def test_walks_go_over_what_is_true_now(http: httpx.Client, shared: str) -> None:
+def test_traversals_follow_currently_valid_edges(http: httpx.Client, shared: str) -> None:
     assert walked(http, shared) == walked(http, shared, valid_at="now") == ["hub", "leaf"]
     assert walked(http, shared, valid_at="any") == ["hub", "leaf", "lone", "over", "tocome"]
     assert walked(http, shared, valid_at=THEN) == ["hub", "leaf", "lone", "over"]
@@ -182,7 +182,7 @@ def test_walks_go_over_what_is_true_now(http: httpx.Client, shared: str) -> None
     assert walked(http, shared, start_id="over", valid_at="any", direction="incoming") == ["hub", "over"]
 
 
-def test_searches_find_what_is_true_now(http: httpx.Client, shared: str) -> None:
+def test_searches_find_currently_valid_nodes(http: httpx.Client, shared: str) -> None:
     variants = [{"query": "mill", "mode": "keyword"}]
     for find in (searched, told):
         assert find(http, shared) == find(http, shared, valid_at="now") == GOES_ON
@@ -194,7 +194,7 @@ def test_searches_find_what_is_true_now(http: httpx.Client, shared: str) -> None
         assert sorted(hit["node"]["id"] for hit in answer["hits"]) == found
 
 
-def test_a_context_has_the_relations_of_its_moment(http: httpx.Client, shared: str) -> None:
+def test_context_uses_relations_valid_at_its_time(http: httpx.Client, shared: str) -> None:
     asked = {"query": "mill", "limit": 50, "format": "json", "at_least": 1}
     relations = {
         moment: sorted(
@@ -210,7 +210,7 @@ def test_a_context_has_the_relations_of_its_moment(http: httpx.Client, shared: s
     assert relations["any"] == ["hub-leaf", "hub-over", "hub-tocome", "leaf-lone"]
 
 
-def test_what_is_asked_for_by_id_is_given_whenever_it_is_true(http: httpx.Client, shared: str) -> None:
+def test_reads_by_id_ignore_validity(http: httpx.Client, shared: str) -> None:
     assert node(http, shared, "over")["node"]["valid_to"] == SINCE
     assert node(http, shared, "tocome") == node(http, shared, "tocome", valid_at="any")
     assert [edge["to"] for edge in node(http, shared, "hub")["outgoing"]] == ["leaf", "over", "tocome"]
@@ -222,7 +222,7 @@ def test_what_is_asked_for_by_id_is_given_whenever_it_is_true(http: httpx.Client
         assert f"true at {moment}" in document["detail"]
 
 
-def test_exports_have_everything_unless_asked(http: httpx.Client, shared: str) -> None:
+def test_exports_ignore_validity_by_default(http: httpx.Client, shared: str) -> None:
     def lines(url: str = shared, **query: str) -> tuple[int, int]:
         rows = [msgspec.json.decode(line) for line in http.get(f"{url}/export", params=query).content.splitlines()]
         nodes = sum(row["kind"] == "node" for row in rows)
@@ -235,7 +235,7 @@ def test_exports_have_everything_unless_asked(http: httpx.Client, shared: str) -
     assert lines("/api/memory/validity-restored") == (5, 4)
 
 
-def test_the_past_alone_goes_by_its_own_moment(http: httpx.Client, dated: str) -> None:
+def test_as_of_alone_uses_its_own_valid_time(http: httpx.Client, dated: str) -> None:
     turn = time.time_ns() // 1000 + 1_000_000
     ends = {"id": "ends", "type": "t", "content": "mill", "valid_to": format_time(turn)}
     begins = ends | {"id": "begins", "valid_to": "", "valid_from": format_time(turn)}
@@ -254,7 +254,7 @@ def test_the_past_alone_goes_by_its_own_moment(http: httpx.Client, dated: str) -
         assert {"ends", "begins"} & set(find(http, dated, as_of=str(then), valid_at="any")) == {"ends", "begins"}, find
 
 
-def test_retiring_takes_it_out_of_what_is_found(http: httpx.Client, api: str) -> None:
+def test_retired_nodes_are_not_found(http: httpx.Client, api: str) -> None:
     rows = [{"id": name, "type": "t", "content": "mill"} for name in ("hub", "leaf", "lone")]
     first = inject(http, api, *rows, edges=[EDGE, EDGE | {"to": "lone"}])
     assert walked(http, api) == GOES_ON

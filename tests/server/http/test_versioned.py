@@ -1,4 +1,4 @@
-"""The contract of a versioned store over HTTP: versions put with regard to the one that was seen, and subgraphs."""
+"""The contract of a versioned store over HTTP: optimistic concurrency of puts, and subgraphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def manual(http: httpx.Client, api: str) -> str:
     return api
 
 
-def test_without_an_id_a_new_node_is_made(http: httpx.Client, api: str) -> None:
+def test_put_without_id_creates_a_node(http: httpx.Client, api: str) -> None:
     first, second = put(http, api, based_on_version=7), put(http, api, lineage_id="")
     assert first["created"]
     assert first["node"]["version"] == 1
@@ -25,7 +25,7 @@ def test_without_an_id_a_new_node_is_made(http: httpx.Client, api: str) -> None:
     assert put(http, api, lineage_id="chosen")["created"]
 
 
-def test_each_put_is_a_whole_version(http: httpx.Client, api: str) -> None:
+def test_put_replaces_the_whole_version(http: httpx.Client, api: str) -> None:
     whole: Json = {
         "content": "c",
         "summary": "s",
@@ -49,7 +49,7 @@ def test_each_put_is_a_whole_version(http: httpx.Client, api: str) -> None:
     assert node(http, api, "a", version=1) == found | {"superseded_by": 2, "is_current": False}
 
 
-def test_either_name_of_a_field_will_do(http: httpx.Client, api: str) -> None:
+def test_field_aliases_are_accepted(http: httpx.Client, api: str) -> None:
     ours = {"id": "a", "type": "note", "attributes": {"x": 1}}
     theirs = {"lineage_id": "a", "kind": "note", "metadata": {"x": 1}}
     assert accepted(http.post(f"{api}/nodes", json=ours))["created"]
@@ -61,7 +61,7 @@ def test_either_name_of_a_field_will_do(http: httpx.Client, api: str) -> None:
 
 
 @pytest.mark.parametrize("based_on", [None, 2, 1, 0, 99])
-def test_the_last_writer_wins_unless_told_otherwise(http: httpx.Client, api: str, based_on: int | None) -> None:
+def test_last_writer_wins_by_default(http: httpx.Client, api: str, based_on: int | None) -> None:
     put(http, api, id="a", content="one")
     put(http, api, id="a", content="two")
     found = put(http, api, id="a", content="three", based_on_version=based_on)
@@ -71,7 +71,7 @@ def test_the_last_writer_wins_unless_told_otherwise(http: httpx.Client, api: str
 
 
 @pytest.mark.parametrize("based_on", [1, 0, 99])
-def test_manual_keeps_both(http: httpx.Client, manual: str, based_on: int) -> None:
+def test_manual_policy_keeps_both_versions(http: httpx.Client, manual: str, based_on: int) -> None:
     found = beside(http, manual, id="a", content="four", based_on_version=based_on)
     assert (found["version"], found["content"], found["conflicts"]) == (4, "four", [3, 2])
     assert node(http, manual, "a") == found
@@ -81,8 +81,8 @@ def test_manual_keeps_both(http: httpx.Client, manual: str, based_on: int) -> No
 
 
 @pytest.mark.parametrize("based_on", [None, 2, 3])
-def test_a_put_based_on_a_head_settles_it(http: httpx.Client, manual: str, based_on: int | None) -> None:
-    # The same content as one of the heads, too: it says which one is right.
+def test_put_based_on_a_head_resolves_the_conflict(http: httpx.Client, manual: str, based_on: int | None) -> None:
+    # Also with the same content as one of the heads: it decides which one is right.
     found = put(http, manual, id="a", content="three", based_on_version=based_on)["node"]
     assert found["version"] == 4
     assert "conflicts" not in found
@@ -91,13 +91,13 @@ def test_a_put_based_on_a_head_settles_it(http: httpx.Client, manual: str, based
     assert [state["node"].get("conflicts") for state in states] == [None, [2], None, None]
 
 
-def test_what_changes_nothing_makes_no_version(http: httpx.Client, manual: str) -> None:
+def test_unchanged_put_creates_no_version(http: httpx.Client, manual: str) -> None:
     put(http, manual, id="b", content="x")
     assert put(http, manual, id="b", content="x", based_on_version=99, created_by="me")["node"]["version"] == 1
     assert put(http, manual, id="a", content="three", based_on_version=1)["node"]["conflicts"] == [2]
 
 
-def test_a_node_has_100_heads_at_the_most(http: httpx.Client, manual: str) -> None:
+def test_conflicting_head_limit(http: httpx.Client, manual: str) -> None:
     rows: list[Json] = [
         {"lineage_id": "a", "kind": "note", "content": str(n), "based_on_version": 0} for n in range(99)
     ]
@@ -109,7 +109,7 @@ def test_a_node_has_100_heads_at_the_most(http: httpx.Client, manual: str) -> No
     assert "conflicts" not in put(http, manual, id="a", based_on_version=50)["node"]
 
 
-def test_kinds_outside_the_list_are_refused_on_every_way(http: httpx.Client, api: str) -> None:
+def test_kind_whitelist_applies_to_every_write(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json={"kind_whitelist": ["note"]}), 201)
     ndjson = {"content-type": "application/x-ndjson"}
     create = {"query": "CREATE (:Entity {id: 'a', type: 'x'})", "mode": "write"}
@@ -159,7 +159,7 @@ def test_a_subgraph_answers_item_by_item(http: httpx.Client, api: str) -> None:
     assert answer["sequence"] == accepted(http.get(api))["sequence"] == edge["sequence"]
 
 
-def test_nodes_of_one_call_follow_each_other(http: httpx.Client, manual: str) -> None:
+def test_subgraph_items_are_applied_in_order(http: httpx.Client, manual: str) -> None:
     rows: list[Json] = [
         {"ref": "x", "lineage_id": "n", "kind": "note", "content": str(number), "based_on_version": based_on}
         for number, based_on in enumerate([None, 1, 1])
@@ -173,7 +173,7 @@ def test_nodes_of_one_call_follow_each_other(http: httpx.Client, manual: str) ->
     assert answer["edges"] == [{"edge_id": "n~r~n"}, {"error": "not_found: ref not found: y"}]
 
 
-def test_a_second_edge_of_one_key_says_what_it_replaced(http: httpx.Client, api: str) -> None:
+def test_replaced_edge_reports_old_values(http: httpx.Client, api: str) -> None:
     ends = {"from_ref": "a", "to_ref": "b", "kind": "r"}
     first = ends | {"metadata": {"n": 1}, "ordinal": 1, "weight": 0.5}
     nodes = [{"ref": "a", "kind": "k"}, {"ref": "b", "kind": "k"}]
@@ -199,7 +199,7 @@ def _by_lineage(edge_id: str, edge: dict[str, Any]) -> dict[str, Any]:
     return rest | {"from_lineage": source, "to_lineage": target}
 
 
-def test_inject_names_what_a_batch_holds_twice(http: httpx.Client, api: str) -> None:
+def test_inject_reports_duplicate_items(http: httpx.Client, api: str) -> None:
     edge = {"from": "a", "to": "b", "relation_type": "R"}
     nodes = [{"id": "a", "type": "t"}, {"id": "b", "type": "t"}, {"id": "a", "type": "t", "content": "x"}]
     answer = accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": [edge, edge, edge | {"weight": 2}]}))

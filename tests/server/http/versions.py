@@ -1,4 +1,4 @@
-"""Versions of nodes over HTTP: putting them, reading them, and a node with two heads."""
+"""Helpers for node versions over HTTP: put, read, and a node with two heads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def put(http: httpx.Client, api: str, **fields: Any) -> Json:
 
 
 def beside(http: httpx.Client, api: str, **fields: Any) -> Json:
-    """The node of a put that is kept beside another head."""
+    """Return the node of a put that became a conflicting head."""
     document = refusal(http.post(f"{api}/nodes", json={"kind": "note", **fields}), 409)
     assert document["type"] == "urn:kgserve:error:conflict_manual"
     return document["node"]
@@ -31,7 +31,7 @@ def subgraph(http: httpx.Client, api: str, **rows: list[Json]) -> Json:
 
 
 def tear(http: httpx.Client, api: str) -> None:
-    """Make a store that keeps both, with a node of three versions: the last two are heads."""
+    """Create a store that keeps both, with a node of three versions: the last two are heads."""
     accepted(http.put(api, json={"conflict_policy": "manual"}), 201)
     put(http, api, id="a", content="one")
     put(http, api, id="a", content="two", based_on_version=1)
@@ -39,6 +39,6 @@ def tear(http: httpx.Client, api: str) -> None:
 
 
 def prune(http: httpx.Client, api: str) -> int:
-    """Forget all that is over; how many states that took."""
+    """Prune all history; return the number of removed states."""
     before = str(accepted(http.get(f"{api}/stats"))["sequence"])
     return accepted(http.post(f"{api}/history/prune", json={"before": before}))["pruned"]

@@ -29,11 +29,11 @@ def bare(server: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """Each era of the protocol."""
+    """Protocol revision: session-based or stateless."""
     return request.param
 
 
 @pytest.fixture
 def store() -> str:
-    """The name of a store that no other test uses."""
+    """Name of a store that no other test uses."""
     return f"mcp-{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""Made-up input for the protocol: arguments that fit a tool's schema, nearly fit, or do not; and odd messages."""
+"""Generated input for MCP: valid, nearly valid and invalid arguments, and malformed messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ODD_NUMBERS = (0, -1, 1, 7, 2**31, 2**53, 2**63 - 1, 2**63, 2**70, 10**400, -(2*
 
 
 def schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of a tool's arguments with all limits, which clients are not shown."""
+    """Return the schema of a tool's arguments with all limits, including those that clients do not get."""
     [root], definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     return {**definitions[root["$ref"].rpartition("/")[2]], "$defs": definitions}
 
@@ -37,7 +37,7 @@ values = st.recursive(
 
 
 def nested(levels: int) -> Any:
-    """An object within an object, so many levels deep."""
+    """Return objects nested ``depth`` levels deep."""
     value: Any = "deep"
     for _ in range(levels):
         value = {"a": value}
@@ -48,7 +48,7 @@ deep = st.sampled_from((3, 70, 200)).map(nested)
 
 
 def fitting(schema: Json, definitions: Json) -> st.SearchStrategy[Any]:
-    """Values that a schema takes; of texts and numbers rather those that some code may stumble over."""
+    """Generate values that match a schema, with a preference for unusual texts and numbers."""
     if reference := schema.get("$ref"):
         return fitting(definitions[reference.rpartition("/")[2]], definitions)
     if choices := schema.get("anyOf"):
@@ -105,7 +105,7 @@ _OF_TYPE = {
 
 
 def _broken(given: dict[str, Any], names: list[str], draw: Any) -> dict[str, Any]:
-    """The arguments with something wrong in one place."""
+    """Generate arguments with one invalid field."""
     name = draw(st.sampled_from([*names, *given, "unknown"]))
     if draw(st.booleans()):
         return {key: value for key, value in given.items() if key != name}
@@ -114,7 +114,7 @@ def _broken(given: dict[str, Any], names: list[str], draw: Any) -> dict[str, Any
 
 @st.composite
 def arguments(draw: Any, schema: Json) -> Any:
-    """What a tool may be called with: mostly what fits, often broken in a place or two, now and then anything."""
+    """Generate arguments of a tool: mostly valid, often with one or two faults, sometimes arbitrary."""
     if draw(st.integers(0, 9)) == 0:
         return draw(values)
     given = draw(fitting(schema, schema.get("$defs", {})))
@@ -195,4 +195,4 @@ whole = st.builds(
     partial(dict, jsonrpc="2.0"), id=st.integers(1, 99) | texts, method=st.sampled_from(METHODS), params=params
 )
 messages = st.one_of(whole, envelopes, st.lists(whole | envelopes, max_size=3), values, deep)
-"""What is sent in the place of a JSON-RPC request: requests, what is nearly one, batches, and anything."""
+"""Bodies in place of a JSON-RPC request: valid requests, nearly valid ones, batches and arbitrary values."""

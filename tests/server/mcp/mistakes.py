@@ -1,6 +1,6 @@
-"""The likeliest mistakes of agents in calls of tools: which are taken, and which one more call puts right.
+"""Frequent mistakes of agents in tool calls: which are accepted, and which a second call corrects.
 
-The second call is made blindly: by doing, line by line, what the answer says (`followed`).
+The second call follows the error message mechanically, line by line (`followed`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mcp.types import CallToolResult, TextContent
 
 STORE = "mistakes"
 GONE = object()
-"""In the place of an argument: it is left out."""
+"""Marks an argument to omit."""
 
 NODES = [
     {"id": "alice", "type": "person", "content": "Alice works at Acme", "tags": ["topic:login"]},
@@ -57,11 +57,11 @@ RIGHT: dict[str, dict[str, Any]] = {
     "query_cypher": {"query": "MATCH (e:Entity) RETURN e.id ORDER BY e.id"},
     "drop_store": {"index": "spare", "confirm": "spare"},
 }
-"""A right call of each tool; a mistake is a change of it."""
+"""A correct call of each tool; each mistake is a change of it."""
 
 
 class Mistake(NamedTuple):
-    """What is wrong with a call of a tool."""
+    """Incorrect call of a tool."""
 
     tool: str
     words: str
@@ -69,7 +69,7 @@ class Mistake(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The call as it is made."""
+        """Arguments of the incorrect call."""
         wanted = deepcopy(RIGHT[self.tool]) | self.changes
         return {name: value for name, value in wanted.items() if value is not GONE}
 
@@ -79,7 +79,7 @@ def _mistakes(tool: str, *rows: tuple[str, dict[str, Any]]) -> list[Mistake]:
 
 
 def _node(*without: str, **other: Any) -> dict[str, Any]:
-    """The node of an inject, in other words."""
+    """Return the node of an inject with other field names."""
     return {"nodes": [{key: value for key, value in NODE.items() if key not in without} | other], "edges": GONE}
 
 
@@ -165,7 +165,7 @@ MISTAKES: list[Mistake] = [
         ("a date without time", {"valid_at": "2026-11-16"}),
         ("as_of now", {"as_of": "now"}),
         ("a store that is not there", {"index": "mistake"}),
-        ("a word that there is not", {"include_content": True}),
+        ("an unknown choice", {"include_content": True}),
     ),
     *_mistakes(
         "get_entity",
@@ -268,7 +268,7 @@ MISTAKES: list[Mistake] = [
         ("a type as label", {"query": "MATCH (p:Person) RETURN p.id"}),
         ("a relation type as label", {"query": "MATCH (a:Entity)-[:KNOWS]->(b:Entity) RETURN a.id, b.id"}),
         ("both, with a name", {"query": "MATCH (a:Person)-[r:KNOWS]->(b:Person) WHERE a.name = 'alice' RETURN b.name"}),
-        ("a property that there is not", {"query": "MATCH (e:Entity) RETURN e.name"}),
+        ("an unknown property", {"query": "MATCH (e:Entity) RETURN e.name"}),
         ("a property in a pattern", {"query": "MATCH (e:Entity {name: 'alice'}) RETURN e.content"}),
         ("cypher for query", {"query": GONE, "cypher": "MATCH (e:Entity) RETURN e.id"}),
         ("params as JSON text", {"query": "MATCH (e:Entity {id: $id}) RETURN e.type", "params": '{"id": "alice"}'}),
@@ -279,14 +279,14 @@ MISTAKES: list[Mistake] = [
 ]
 
 UNDOING = {"delete_graph_entity", "delete_graph_relation", "revert_entity", "drop_store"}
-"""Tools that take away what other calls need."""
+"""Tools that delete data that other calls need."""
 
 Outcome = Literal["taken", "one more call", "no"]
 Call = Callable[[str, dict[str, Any]], Awaitable[CallToolResult]]
 
 
 class Tried(NamedTuple):
-    """What became of a mistake: the first answer, and whether that or the next was a success."""
+    """Result of a mistake: the first answer, and whether that or the second call succeeded."""
 
     mistake: Mistake
     answer: str
@@ -294,13 +294,13 @@ class Tried(NamedTuple):
 
 
 async def prepared(call: Call) -> None:
-    """The stores that the mistakes are about, as they must be."""
+    """Create the stores that the mistakes use."""
     await call("inject_knowledge_graph", {"nodes": NODES, "edges": EDGES})
     await call("inject_knowledge_graph", {"index": "spare", "nodes": NODES[:1]})
 
 
 async def tried(call: Call, mistake: Mistake) -> Tried:
-    """Make a mistake; if it is refused, do what the answer says."""
+    """Make a mistake; if it is refused, repeat the call as the error message suggests."""
     first = await call(mistake.tool, mistake.arguments)
     answer = text_of(first)
     if not first.is_error:
@@ -310,18 +310,18 @@ async def tried(call: Call, mistake: Mistake) -> Tried:
 
 
 def text_of(result: CallToolResult) -> str:
-    """The text of an answer."""
+    """Return the text of an answer."""
     return "\n".join(each.text for each in result.content if isinstance(each, TextContent))
 
 
 def _word(answer: str) -> str:
-    """What an answer says of what was put right, or else nothing but that it is one."""
+    """Return the notes about corrected arguments, or a placeholder."""
     notes = [line for line in answer.splitlines() if line.startswith("Note: ")]
     return "; ".join(notes) or "an answer"
 
 
 def followed(arguments: Mapping[str, Any], answer: str) -> dict[str, Any]:
-    """The arguments, changed as the lines of an answer say."""
+    """Return the arguments, changed as the lines of an error message suggest."""
     changed = deepcopy(dict(arguments))
     for line in answer.splitlines():
         _follow(changed, line)
@@ -344,14 +344,14 @@ def _follow(arguments: dict[str, Any], line: str) -> None:
 
 
 def _rewritten(query: str, worse: str, better: str) -> str:
-    """A statement with another label, or another property, wherever it stands as one."""
+    """Return a statement with a label or property replaced."""
     if worse.startswith(":"):
         return query.replace(worse, better)
     return re.sub(rf"(?<=\.){worse}\b|\b{worse}(?=\s*:)", better, query)
 
 
 def _place(arguments: dict[str, Any], path: str) -> tuple[Any, str | int] | None:
-    """The object or list that a path ends in, with the name or number there; texts on the way are read as JSON."""
+    """Return the object or list at the end of a path, and the last name or index; JSON texts on the way are decoded."""
     *way, last = [int(each) if each.isdigit() else each for each in re.findall(r"[^.\[\]]+", path)] or [""]
     here: Any = arguments
     for step in way:
@@ -382,7 +382,7 @@ def _mend(here: Any, name: str | int, said: str) -> None:
 
 
 def _first_json(text: str) -> Any:
-    """The JSON value that a text begins with."""
+    """Return the JSON value at the beginning of a text."""
     for end in range(len(text), 0, -1):
         try:
             return msgspec.json.decode(text[:end])
@@ -392,7 +392,7 @@ def _first_json(text: str) -> Any:
 
 
 async def made(url: str, mistakes: Sequence[Mistake] = MISTAKES) -> list[Tried]:
-    """Make mistakes at a server, over a connection whose store is `STORE`."""
+    """Make mistakes at a server, over a connection with the default store `STORE`."""
     async with Client(f"{url}/mcp?store={STORE}") as client:
 
         async def call(tool: str, arguments: dict[str, Any]) -> CallToolResult:

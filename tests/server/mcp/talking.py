@@ -1,4 +1,4 @@
-"""The official client, and bare requests in both eras of the protocol."""
+"""The official MCP client, and bare requests in both protocol revisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _lines: dict[tuple[str, Mode], Line] = {}
 
 
 def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]], tools: str = "graph") -> T:
-    """What comes of a conversation with the server, whatever it raises included."""
+    """Run a conversation with the server and return its result; raises its exceptions."""
 
     async def run() -> T:
         async with Client(f"{url}/mcp?tools={tools}", mode=mode) as client:
@@ -39,7 +39,7 @@ def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]], t
 
 
 class Line:
-    """A client that stays connected: a new one asks for all tools before it gives the result of one."""
+    """Client that stays connected: a new one lists all tools before its first call."""
 
     def __init__(self, url: str, mode: Mode) -> None:
         self._stack = ExitStack()
@@ -49,17 +49,17 @@ class Line:
         )
 
     def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-        """The result of a tool."""
+        """Return the result of a tool."""
         return self._portal.call(self._client.call_tool, tool, arguments)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection."""
         self._stack.close()
 
 
 @contextmanager
 def lines(url: str) -> Generator[None]:
-    """In the block `call` and `refusal` may be used with the server; their connections are closed at its end."""
+    """Provide persistent connections for `call` and `refusal` until the end of the block."""
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ def lines(url: str) -> Generator[None]:
 
 
 def hang_up(url: str) -> None:
-    """End these connections, where sessions are counted; the next call makes others."""
+    """Close these connections, for tests that count sessions; the next call opens others."""
     for mode in MODES:
         if line := _lines.pop((url, mode), None):
             line.close()
@@ -80,19 +80,19 @@ def _called(url: str, mode: Mode, tool: str, arguments: dict[str, Any]) -> CallT
 
 
 def result(url: str, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-    """The result of one tool, be it an error or not."""
+    """Return the result of one tool call, error or not."""
     return _called(url, "auto", tool, arguments)
 
 
 def call(url: str, mode: Mode, tool: str, /, **arguments: Any) -> CallToolResult:
-    """The result of one tool, which must not be an error."""
+    """Return the result of one tool call that must succeed."""
     result = _called(url, mode, tool, arguments)
     assert not result.is_error, text_of(result)
     return result
 
 
 def refusal(url: str, mode: Mode, tool: str, /, **arguments: Any) -> str:
-    """The text of the error that a tool must answer with."""
+    """Return the error text of a tool call that must fail."""
     result = _called(url, mode, tool, arguments)
     assert result.is_error, text_of(result)
     assert result.structured_content is None
@@ -100,24 +100,24 @@ def refusal(url: str, mode: Mode, tool: str, /, **arguments: Any) -> str:
 
 
 def text_of(result: CallToolResult) -> str:
-    """Its readable text."""
+    """Return the text of a result."""
     [content] = result.content
     assert isinstance(content, TextContent)
     return content.text
 
 
 class Stateless:
-    """Bare requests of the stateless era over one connection."""
+    """Bare requests of the stateless revision over one connection."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
 
     def post(self, method: str, params: dict[str, Any], version: str = STATELESS, **headers: str) -> httpx.Response:
-        """The answer to one request; underscores in names of headers are hyphens."""
+        """Send a request and return the response; underscores in header names become hyphens."""
         return self._http.send(self.request(method, params, version, **headers))
 
     def request(self, method: str, params: dict[str, Any], version: str = STATELESS, **headers: str) -> httpx.Request:
-        """The request itself."""
+        """Build the request."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": version,
             "io.modelcontextprotocol/clientCapabilities": {},
@@ -136,14 +136,14 @@ class Stateless:
         return self._http.build_request("POST", "/mcp", json=body, headers=routing)
 
     def call(self, tool: str, arguments: dict[str, Any], **headers: str) -> dict[str, Any]:
-        """The result of a tool."""
+        """Return the result of a tool."""
         answer = self.post("tools/call", {"name": tool, "arguments": arguments}, **headers)
         assert answer.status_code == 200, answer.text
         return answer.json()["result"]
 
 
 class Session:
-    """A session of the handshake era, by bare requests over one connection."""
+    """Session of a session-based revision, with bare requests over one connection."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
@@ -156,17 +156,17 @@ class Session:
         }
 
     def begin(self) -> None:
-        """Say that the handshake is over."""
+        """Complete the handshake."""
         done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert self._http.post("/mcp", json=done, headers=self.headers).status_code == 202
 
     def post(self, method: str, params: dict[str, Any], **headers: str) -> httpx.Response:
-        """The answer to one request."""
+        """Send a request and return the response."""
         extra = {name.replace("_", "-"): value for name, value in headers.items()}
         return self._http.post("/mcp", json=_request(method, params), headers=self.headers | extra)
 
     def call(self, tool: str, arguments: dict[str, Any], **headers: str) -> dict[str, Any]:
-        """The result of a tool, out of the event stream that this era answers with."""
+        """Return the result of a tool from the event stream of the response."""
         answer = self.post("tools/call", {"name": tool, "arguments": arguments}, **headers)
         assert answer.status_code == 200, answer.text
         return message(answer)["result"]
@@ -177,7 +177,7 @@ class Session:
 
 
 def message(answer: httpx.Response) -> dict[str, Any]:
-    """The one JSON-RPC message of an answer, which is JSON or an event stream."""
+    """Return the one JSON-RPC message of a response, which is JSON or an event stream."""
     if answer.headers["content-type"].startswith("application/json"):
         return answer.json()
     [data] = filter(

@@ -1,4 +1,4 @@
-"""Rows 64 to 70 of the list of abuse, each under its number."""
+"""Rows 64 to 70 of the abuse list, each under its number."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_65_bad_arguments(
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server whose pool holds something that no code expects: something else in the place of a store."""
+    """A server whose pool contains an unexpected object in place of a store."""
     with in_process(tmp_path_factory.mktemp("damaged") / "data") as served, lines(served.url):
         pool: StorePool = cast("Any", served.server.config.app).state["service"].graphs.pool
         pool.create("odd-place")
@@ -79,7 +79,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def assert_kept_to_ourselves(text: str, lines: list[Any], served: Served, **where: str) -> None:
-    """Who called hears of the defect, and where its traceback is; nobody hears more."""
+    """Assert that the caller learns of an internal error and its request id, but no details."""
     assert text.startswith("internal error")
     assert "odd-place" not in text
     assert_no_internals(text, served.data)
@@ -143,7 +143,7 @@ def test_69_one_session_too_many(server: Running, bare: httpx.Client) -> None:
         assert sessions[-1].opening.status_code == 200, "the one that has been idle longest makes room"
         assert not sessions[0].call("list_stores", {})["isError"], "who is in stays in"
         assert bare.delete("/mcp", headers=sessions.pop(1).headers).status_code == 404
-        assert not Stateless(bare).call("list_stores", {})["isError"], "who needs no session is not held up"
+        assert not Stateless(bare).call("list_stores", {})["isError"], "stateless requests are not blocked"
     finally:
         for session in sessions:
             session.end()

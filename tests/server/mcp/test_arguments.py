@@ -1,4 +1,4 @@
-"""Arguments that are nearly right are put right with a note; of the others every fault is named, with a way out."""
+"""Unambiguous mistakes in arguments are corrected with a note; other errors name every fault and a correction."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def faults(into: type[msgspec.Struct], **given: Any) -> list[str]:
         ),
     ],
 )
-def test_what_can_mean_one_thing_is_put_right_with_a_note(
+def test_unambiguous_mistakes_are_corrected_with_a_note(
     into: type[msgspec.Struct], sent: dict[str, Any], meant: dict[str, Any]
 ) -> None:
     taken, notes = read(into, **sent)
@@ -103,7 +103,7 @@ def test_what_can_mean_one_thing_is_put_right_with_a_note(
 
 
 @pytest.mark.parametrize("tool", RIGHT)
-def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
+def test_correct_arguments_get_no_note(tool: str) -> None:
     arguments = {"index": "s"} | RIGHT[tool] if tool != "list_stores" else {}
     assert read(TOOLS[tool].arguments, **arguments)[1] == []
 
@@ -149,14 +149,14 @@ def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
         (DescribeStore, {"name": "s"}, "name: unknown field (did you mean `index`?)"),
     ],
 )
-def test_what_could_mean_two_things_is_refused_with_a_way_out(
+def test_ambiguous_arguments_are_refused_with_a_suggestion(
     into: type[msgspec.Struct], sent: dict[str, Any], said: str
 ) -> None:
     [line] = faults(into, **sent)
     assert line.startswith(said)
 
 
-def test_every_fault_is_named_and_many_alike_once() -> None:
+def test_every_fault_is_listed_and_equal_ones_once() -> None:
     nodes = [{"type": "t", "colour": "red"}, *({"id": f"n{number}", "tags": 5} for number in range(7))]
     found = faults(Inject, nodes=nodes, edges=[EDGE | {"weight": "high"}], indexx="s")
     assert [line.partition(": ")[0] for line in found] == [
@@ -175,13 +175,13 @@ def test_faults_and_notes_are_bounded() -> None:
     ]
 
 
-def test_json_text_may_not_carry_what_json_does_not_know() -> None:
+def test_json_text_in_arguments_must_be_valid_json() -> None:
     assert faults(Inject, nodes='[{"id": "a", "attributes": {"x": NaN}}]')
     assert faults(Inject, nodes='[{"id": "\\ud800"}]')
     assert faults(Inject, nodes="[" * 100_000)
 
 
-def test_the_stores_are_named_nearest_first_and_not_all() -> None:
+def test_similar_store_names_are_listed_first_up_to_a_limit() -> None:
     names = [f"store-{number:02}" for number in range(30)] + ["project"]
     said = explained(NoStore("projekt"), lambda: names)
     assert said.startswith("there is no store 'projekt'; there are \"project\", ")
@@ -192,25 +192,25 @@ def test_the_stores_are_named_nearest_first_and_not_all() -> None:
     assert listed("", []) == ""
 
 
-def test_the_store_that_is_on_record_is_the_one_that_is_meant() -> None:
+def test_the_audited_store_is_the_resolved_one() -> None:
     assert [store_named(given) for given in ({"index": "a"}, {"store": "a"}, {"Store": "a"}, {"name": "a"}, {})] == [
         *("a", "a", "a", None, None)
     ]
 
 
-def test_notes_are_in_the_text_and_in_the_values() -> None:
+def test_notes_are_in_text_and_structured_content() -> None:
     text, values = ToolReply('Done in "s".', {"ok": True}).said("s", ["limit: taken"])
     assert text == 'Done in "s".\nNote: limit: taken'
     assert values == {"store": "s", "ok": True, "notes": ["limit: taken"]}
 
 
-def test_whoever_follows_the_message_blindly_gets_by(server: Running) -> None:
+def test_following_the_error_message_corrects_the_call(server: Running) -> None:
     done = asyncio.run(made(server.url, MISTAKES[::7]))
     assert [each for each in done if each.outcome == "no"] == []
     assert {each.outcome for each in done} == {"taken", "one more call"}
 
 
-def test_an_error_names_the_stores_and_an_answer_what_was_put_right(server: Running, mode: Mode, store: str) -> None:
+def test_errors_list_stores_and_answers_list_corrections(server: Running, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", store=store, nodes=NODE)
     found = call(server.url, mode, "get_entity", index=store, name="a")
     assert "\nNote: name: used as `id`\n" in text_of(found)
@@ -218,7 +218,7 @@ def test_an_error_names_the_stores_and_an_answer_what_was_put_right(server: Runn
     assert f'there are "{store}"' in refusal(server.url, mode, "get_entity", index=f"{store}x", id="a")
 
 
-def test_cypher_for_another_schema_is_told_of_this_one(server: Running, store: str) -> None:
+def test_cypher_errors_name_the_labels_of_this_schema(server: Running, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[NODE])
     query = "MATCH (p:Person)-[:KNOWS]->(:Person) WHERE p.name = 'x.y' RETURN p.name"
     said = refusal(server.url, "auto", "query_cypher", index=store, query=query)

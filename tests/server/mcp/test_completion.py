@@ -32,7 +32,7 @@ def fill(server: Running, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes)
 
 
-def test_names_that_begin_so(server: Running, mode: Mode, store: str) -> None:
+def test_completion_by_prefix(server: Running, mode: Mode, store: str) -> None:
     fill(server, store)
 
     async def look(client: Client) -> None:
@@ -57,7 +57,7 @@ def test_names_that_begin_so(server: Running, mode: Mode, store: str) -> None:
     talk(server.url, mode, look)
 
 
-def test_more_than_fit_are_told_of(server: Running, mode: Mode, store: str) -> None:
+def test_completion_reports_further_values(server: Running, mode: Mode, store: str) -> None:
     nodes = [{"id": f"n{number:03}", "type": "t"} for number in range(150)]
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes)
 
@@ -73,7 +73,7 @@ def test_more_than_fit_are_told_of(server: Running, mode: Mode, store: str) -> N
     talk(server.url, mode, look)
 
 
-def test_what_there_is_not(server: Running, mode: Mode) -> None:
+def test_completion_of_unknown_arguments_is_refused(server: Running, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.server_capabilities.completions is not None
         unknown: list[tuple[Reference, str, str]] = [
@@ -88,7 +88,7 @@ def test_what_there_is_not(server: Running, mode: Mode) -> None:
     talk(server.url, mode, look)
 
 
-def test_the_default_store_is_that_of_the_connection(server: Running, store: str) -> None:
+def test_completion_uses_the_default_store_of_the_connection(server: Running, store: str) -> None:
     fill(server, store)
 
     async def look() -> list[str]:

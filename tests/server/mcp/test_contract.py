@@ -1,4 +1,4 @@
-"""The versioned store's contract over MCP: stores and their settings, and the names of fields."""
+"""The versioned store's contract over MCP: stores, their settings, and field names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configured(server: Running, mode: Mode, **arguments: Any) -> dict[str, Any]:
 
 
 def shown(server: Running, store: str) -> dict[str, Any]:
-    """The settings of a store, which a description and the list of stores show alike, in text, too."""
+    """Return the settings of a store; checks that description, list of stores and text agree."""
     names = ("conflict_policy", *CHOSEN)
     described = call(server.url, "auto", "describe_store", index=store)
     listed = call(server.url, "auto", "list_stores", limit=100)
@@ -39,7 +39,7 @@ def shown(server: Running, store: str) -> dict[str, Any]:
     return found
 
 
-def test_a_store_is_made_read_and_changed(server: Running, mode: Mode, store: str) -> None:
+def test_create_read_and_update_store_settings(server: Running, mode: Mode, store: str) -> None:
     assert "no store" in refusal(server.url, mode, "configure_store", index=store, description="not there")
     made = configured(server, mode, index=store, create=True, **CHOSEN)
     assert made == {"store": store, "name": store, "created": True, **CHOSEN}
@@ -55,7 +55,7 @@ def test_a_store_is_made_read_and_changed(server: Running, mode: Mode, store: st
     assert shown(server, store) == {"conflict_policy": "lww"}
 
 
-def test_wrong_settings_are_refused_by_name(server: Running, store: str) -> None:
+def test_invalid_settings_are_refused_by_field(server: Running, store: str) -> None:
     for wrong, word in (
         ({"conflict_policy": "both"}, "lww"),
         ({"kind_whitelist": [""]}, "kind_whitelist"),
@@ -65,7 +65,7 @@ def test_wrong_settings_are_refused_by_name(server: Running, store: str) -> None
         assert word in refusal(server.url, "auto", "configure_store", index=store, create=True, **wrong)
 
 
-def test_large_settings_keep_to_their_size(server: Running, store: str) -> None:
+def test_large_settings_stay_within_the_size_limit(server: Running, store: str) -> None:
     large = {"metadata": {"a": "x" * 200_000}, "kind_whitelist": [f"{n:04}{'k' * 500}" for n in range(1000)]}
     made = call(server.url, "auto", "configure_store", index=store, create=True, **large)
     for found in (

@@ -1,4 +1,4 @@
-"""What tools take passes the converters to the schemas of other families of models, whole and in their own packages."""
+"""The schemas of all tools pass the converters of other model vendors, in their own packages."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from kgserve.server.mcp.toolsets import TOOLS
 
 
 def listed(tool: str) -> types.Tool:
-    """The tool as clients get it."""
+    """Return the tool as clients get it."""
     return types.Tool(
         name=tool, description=TOOLS[tool].description, input_schema=deepcopy(input_schema(TOOLS[tool].arguments))
     )
 
 
 def taken(made: Any) -> dict[str, str]:
-    """The fields of one of Gemini's schemas."""
+    """Return the fields of one of Gemini's schemas."""
     return dict(fields(made.model_dump(mode="json", exclude_none=True)))
 
 
 def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Every field that a schema describes, by its place, with its type."""
+    """Return every field that a schema describes, by path, with its type."""
     for name, field in (schema.get("properties") or {}).items():
         yield f"{path}/{name}", str(field["type"]).lower()
         yield from fields(field, f"{path}/{name}")
@@ -34,8 +34,8 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
         yield from fields(schema["items"], f"{path}[]")
 
 
-def test_google_genai_takes_every_tool() -> None:
-    """Out of JSON Schema, with an error for whatever is not supported, and as Gemini's own parameters as it stands."""
+def test_google_genai_accepts_every_tool() -> None:
+    """Convert from JSON Schema, which fails for unsupported keywords, and use the schema as Gemini's own parameters."""
     genai = pytest.importorskip("google.genai.types", reason="google-genai is not installed")
     for tool in map(listed, TOOLS):
         schema = genai.JSONSchema(**tool.input_schema)
@@ -45,17 +45,17 @@ def test_google_genai_takes_every_tool() -> None:
         assert taken(raw.parameters) == dict(fields(tool.input_schema)), tool.name
 
 
-def test_google_genai_takes_every_tool_of_a_session() -> None:
+def test_google_genai_accepts_every_tool_of_a_session() -> None:
     converter = pytest.importorskip("google.genai._mcp_utils", reason="google-genai is not installed")
     for tool in map(listed, TOOLS):
         [declared] = converter.mcp_to_gemini_tool(tool).function_declarations
         assert taken(declared.parameters) == dict(fields(tool.input_schema)), tool.name
 
 
-def test_openai_strict_mode_takes_every_tool() -> None:
-    """The converter refuses objects with names of the caller's own; the SDK then offers the tool without strict mode.
+def test_openai_strict_mode_accepts_every_tool_with_closed_objects() -> None:
+    """The converter refuses objects with arbitrary keys; the SDK then offers the tool without strict mode.
 
-    Strict mode would close such an object: a model could send no attributes at all.
+    Strict mode would close such an object, so that a model could send no attributes.
     """
     strict = pytest.importorskip("agents.strict_schema", reason="openai-agents is not installed")
     refused = pytest.importorskip("agents.exceptions").UserError
@@ -69,7 +69,7 @@ def test_openai_strict_mode_takes_every_tool() -> None:
         assert made["required"] == list(tool.input_schema["properties"]), tool.name
 
 
-def test_openai_agents_offer_every_tool_with_its_open_objects() -> None:
+def test_openai_agents_offer_every_tool_with_open_objects() -> None:
     util = pytest.importorskip("agents.mcp.util", reason="openai-agents is not installed")
     server = pytest.importorskip("agents.mcp").MCPServerStreamableHttp({"url": "http://localhost/mcp"})
     for tool in map(listed, TOOLS):

@@ -1,4 +1,4 @@
-"""The tools of an entity memory over a server: arguments and defaults, what is answered, and who may call what."""
+"""The entity-memory tools over a server: arguments, defaults, replies and permissions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DESTRUCTIVE = {"delete_memories", "delete_entities", "delete_relations", "consol
 
 
 class Agent:
-    """A client that asks for the set."""
+    """Client that selects the toolset."""
 
     def __init__(self, http: httpx.Client, store: str) -> None:
         self._asks = Stateless(http)
@@ -76,7 +76,7 @@ def agent(bare: httpx.Client, store: str) -> Agent:
     return Agent(bare, store)
 
 
-def test_they_are_listed_with_their_arguments_and_defaults(server: Running, mode: Mode) -> None:
+def test_tools_are_listed_with_arguments_and_defaults(server: Running, mode: Mode) -> None:
     async def listed(client: Client) -> Any:
         return {tool.name: tool for tool in (await client.list_tools()).tools}
 
@@ -94,7 +94,7 @@ def test_they_are_listed_with_their_arguments_and_defaults(server: Running, mode
         assert hints.destructive_hint is (None if name in READ_ONLY else name in DESTRUCTIVE), name
 
 
-def test_names_that_two_sets_have(bare: httpx.Client) -> None:
+def test_tool_names_shared_by_two_toolsets(bare: httpx.Client) -> None:
     assert {"create_entities", "create_relations", "delete_entities", "delete_relations"} == SHARED_TOOL_NAMES
     ours = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
     named = {"entities": [{"name": "Ann", "entity_type": "person"}]}
@@ -111,7 +111,7 @@ def test_names_that_two_sets_have(bare: httpx.Client) -> None:
     assert "both have create_entities" in refused.json()["detail"]
 
 
-def test_what_is_stored_is_recalled_and_told_what_it_met(agent: Agent) -> None:
+def test_stored_memories_are_recalled_and_duplicates_reported(agent: Agent) -> None:
     made = agent("store_memory", content="Alice drinks tea in the morning", entity_names=["Alice"], tags=["habit"])
     assert (made["outcome"], made["memory_type"], made["confidence"], made["entities"]) == (
         *("created", "observation", 1.0),
@@ -145,7 +145,7 @@ def test_entities_and_relations_by_name(agent: Agent) -> None:
     assert "Nobody" in agent.refused("get_entity_graph", entity_name="Nobody")
 
 
-def test_nothing_is_deleted_by_accident(agent: Agent) -> None:
+def test_deletion_requires_a_filter(agent: Agent) -> None:
     kept = agent("store_memory", content="Something to keep")
     for given in ({}, {"memory_ids": []}):
         assert "at least one filter" in agent.refused("delete_memories", **given)
@@ -154,7 +154,7 @@ def test_nothing_is_deleted_by_accident(agent: Agent) -> None:
     assert [each["id"] for each in agent("recall_memories", query="something")["memories"]] == [kept["id"]]
 
 
-def test_consolidation_by_dry_run_and_for_good(agent: Agent) -> None:
+def test_consolidation_dry_run_and_run(agent: Agent) -> None:
     for tag in ("a", "b"):
         agent("store_memory", content="The shop opens at nine", memory_type=f"kind {tag}")
     report = agent("consolidate_memories", dry_run=True)
@@ -172,14 +172,14 @@ def test_answers_keep_to_their_size(agent: Agent) -> None:
     assert "lower limit" in found["more"]
 
 
-def test_the_default_store_is_empty_until_something_is_stored(agent: Agent) -> None:
+def test_missing_default_store_is_empty(agent: Agent) -> None:
     found = agent("recall_memories", query="anything")
     assert found["memories"] == []
     assert "store_memory creates the store" in found["hint"]
     assert agent("get_entity_graph", entity_name="Alice")["nodes"] == []
 
 
-def test_what_is_not_listed_can_be_called(server: Running, mode: Mode, store: str) -> None:
+def test_unlisted_tools_can_be_called(server: Running, mode: Mode, store: str) -> None:
     async def conversation(client: Client) -> Any:
         await client.call_tool("store_memory", {"index": store, "content": "Tea is served at four"})
         return await client.call_tool("recall_memories", {"index": store, "query": "tea"})

@@ -1,4 +1,4 @@
-"""Made-up calls in both eras: each gets an answer in words, no session dies of one, and nothing internal is shown."""
+"""Generated calls in both protocol revisions: each gets a readable answer, sessions survive, and no internals leak."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRAPH = {
 
 
 class Talk:
-    """One side of a conversation in one era; every answer is looked at."""
+    """Client side of a conversation in one protocol revision; checks every response."""
 
     def __init__(self, http: httpx.Client, era: str, running: Running) -> None:
         self._http, self._era, self._running = http, era, running
@@ -36,7 +36,7 @@ class Talk:
             self._session.begin()
 
     def send(self, body: bytes, method: object = "", name: object = "") -> httpx.Response:
-        """Send a body as it is; the headers say what an honest client would say of it."""
+        """Send a raw body with the headers that match it."""
         answer = self._http.post("/mcp", content=body, headers=self._headers(method, name))
         assert answer.status_code < 500, f"{answer.status_code} {answer.text[:500]} to {body[:500]!r}"
         assert "internal error" not in answer.text.lower(), body[:1000]
@@ -44,7 +44,7 @@ class Talk:
         return answer
 
     def ask(self, method: str, given: Any) -> httpx.Response:
-        """Send a whole request with such parameters."""
+        """Send a complete request with these parameters."""
         if isinstance(given, dict) and self._era == "stateless":
             meta = {
                 "io.modelcontextprotocol/protocolVersion": STATELESS,
@@ -56,7 +56,7 @@ class Talk:
         return self.send(encoded({"jsonrpc": "2.0", "id": 1, "method": method, "params": given}), method, name)
 
     def assert_alive(self) -> None:
-        """The session, or the server, answers as before."""
+        """Assert that the session, or the server, still answers."""
         answer = self.ask("tools/call", {"name": "list_stores", "arguments": {}})
         assert answer.status_code == 200, answer.text
         assert '"isError":false' in answer.text.replace(" ", ""), answer.text
@@ -78,18 +78,18 @@ class Talk:
 
 
 def is_sayable(value: object) -> TypeGuard[str]:
-    """Whether it can be a header's value."""
+    """Return whether a text can be the value of a header."""
     return isinstance(value, str) and value.isprintable() and value.isascii() and value == value.strip()
 
 
 def encoded(value: Any) -> bytes:
-    """As JSON, half characters and numbers that are none included."""
+    """Encode as JSON, including lone surrogates and non-finite numbers."""
     return json.dumps(value).encode()
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server of these tests' own, with a store that has something in it."""
+    """Server for these tests only, with a nonempty store."""
     data = tmp_path_factory.mktemp("fuzzed") / "data"
     with serving(data, "--embedding-provider", "hashing", "--query-timeout", "1") as running:
         assert httpx.post(f"{running.url}/api/memory/fuzzed/inject", json=GRAPH, timeout=30).is_success
@@ -100,7 +100,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module", params=ERAS)
 def talk(request: pytest.FixtureRequest, running: Running) -> Iterator[Talk]:
-    """A conversation that all made-up calls of an era are part of."""
+    """Conversation that all generated calls of a revision use."""
     with httpx.Client(base_url=running.url, timeout=60) as http:
         talk = Talk(http, request.param, running)
         yield talk

@@ -1,4 +1,4 @@
-"""Who may do what over MCP, in both eras: tools, resources, sessions and news."""
+"""Permissions over MCP in both protocol revisions: tools, resources, sessions and notifications."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def read(talking: Stateless | Session, uri: str) -> str:
 
 @pytest.mark.abuse(19)
 def test_without_a_key(keyed: Served) -> None:
-    """ABUSE 19: also over MCP, before anything is said in the protocol."""
+    """ABUSE 19, also over MCP, before any protocol message."""
     with client(keyed.url) as nobody:
         assert Stateless(nobody).post("tools/list", {}).status_code == 401
         assert Session(nobody).opening.status_code == 401
@@ -95,7 +95,7 @@ def test_without_a_key(keyed: Served) -> None:
 
 @pytest.mark.abuse(21)
 @pytest.mark.parametrize("role", ["read", "write", "admin"])
-def test_every_tool_asks_for_its_role(role: Any, era: Era, keyed: Served, admin: httpx.Client) -> None:
+def test_every_tool_requires_its_role(role: Any, era: Era, keyed: Served, admin: httpx.Client) -> None:
     """ABUSE 21."""
     store = f"{era.__name__}-{role}"
     accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
@@ -106,7 +106,7 @@ def test_every_tool_asks_for_its_role(role: Any, era: Era, keyed: Served, admin:
         listed = talking.post("tools/list", {}, kgserve_tools="all")
         names = {tool["name"] for tool in (message(listed) if era is Session else listed.json())["result"]["tools"]}
         assert names >= set(ALL)
-        # Of one key only so many denials are put on record at once: the one that is looked for comes first.
+        # The number of audited denials per key is limited, so the expected one comes first.
         for tool in ALL if role == "admin" else sorted(ALL, key=lambda each: each not in ADMINISTERS):
             result = talking.call(tool, arguments(tool, store))
             if tool in allowed:
@@ -128,7 +128,7 @@ def test_every_tool_asks_for_its_role(role: Any, era: Era, keyed: Served, admin:
 
 
 @pytest.mark.abuse(22, 23)
-def test_every_tool_hides_the_stores_of_others(era: Era, keyed: Served, admin: httpx.Client) -> None:
+def test_every_tool_hides_inaccessible_stores(era: Era, keyed: Served, admin: httpx.Client) -> None:
     """ABUSE 22 and 23: by argument, by header, in lists and as resources."""
     accepted(admin.post("/api/memory/hidden/inject", json=BATCH))
     before = admin.get("/api/memory/hidden/export").content
@@ -141,7 +141,7 @@ def test_every_tool_hides_the_stores_of_others(era: Era, keyed: Served, admin: h
             if tool != "drop_store":
                 hidden, absent = (talking.call(tool, by_header, kgserve_store=name) for name in ("hidden", "absent"))
                 texts = [each["content"][0]["text"] for each in (hidden, absent)]
-                # As one that is still to be made, to those who read; nobody but its owners can make it.
+                # To readers the store seems not to exist yet; only its owners can create it.
                 assert (texts[0], hidden["isError"]) == (texts[1].replace("absent", "hidden"), absent["isError"]), tool
                 assert hidden["isError"] or "no store" in texts[0], tool
         assert [each["name"] for each in talking.call("list_stores", {})["structuredContent"]["stores"]] == ["seen-1"]
@@ -154,8 +154,8 @@ def test_every_tool_hides_the_stores_of_others(era: Era, keyed: Served, admin: h
 
 
 @pytest.mark.abuse(26)
-def test_the_session_of_another_key(keyed: Served) -> None:
-    """ABUSE 26: answered as one that never was; with its own key it goes on."""
+def test_session_of_another_key_is_refused(keyed: Served) -> None:
+    """ABUSE 26: answered like an unknown session; with its own key it continues."""
     with (
         client(keyed.url, given(keyed.data, "read")) as owner,
         client(keyed.url, given(keyed.data, "admin")) as other,
@@ -177,7 +177,7 @@ def test_the_session_of_another_key(keyed: Served) -> None:
         assert theirs.post("tools/list", {}).status_code == 200
 
 
-def test_one_key_cannot_take_all_sessions(keyed: Served) -> None:
+def test_session_limit_per_key(keyed: Served) -> None:
     with (
         client(keyed.url, given(keyed.data, "read")) as greedy,
         client(keyed.url, given(keyed.data, "read")) as modest,
@@ -196,7 +196,7 @@ def test_one_key_cannot_take_all_sessions(keyed: Served) -> None:
             assert Stateless(greedy).post("tools/list", {}).status_code == 200
 
 
-def test_one_key_cannot_take_all_subscriptions(keyed: Served) -> None:
+def test_subscription_limit_per_key(keyed: Served) -> None:
     with (
         client(keyed.url, given(keyed.data, "read")) as greedy,
         client(keyed.url, given(keyed.data, "read")) as modest,
@@ -211,7 +211,7 @@ def test_one_key_cannot_take_all_subscriptions(keyed: Served) -> None:
         eventually(lambda: can_listen(greedy))
 
 
-def test_a_session_ends_with_its_key(keyed: Served) -> None:
+def test_session_ends_when_its_key_is_revoked(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "read", name="brief")) as http:
         session = Session(http)
         session.begin()
@@ -229,7 +229,7 @@ def test_a_stream_ends_with_its_key(keyed: Served, era: Era, monkeypatch: pytest
             assert not any("jsonrpc" in line for line in lines), "nothing is said any more"
 
 
-def test_news_are_of_the_stores_that_one_sees(keyed: Served, admin: httpx.Client, era: Era) -> None:
+def test_notifications_cover_accessible_stores_only(keyed: Served, admin: httpx.Client, era: Era) -> None:
     name = era.__name__.lower()
     with client(keyed.url, given(keyed.data, "read", [f"{name}-*"])) as http:
         talking = begun(era, http)
@@ -243,7 +243,7 @@ def test_news_are_of_the_stores_that_one_sees(keyed: Served, admin: httpx.Client
                 assert not any("list_changed" in line for line in lines), "something was said of another store"
 
 
-def test_completion_shows_the_stores_that_one_sees(keyed: Served, admin: httpx.Client, era: Era) -> None:
+def test_completion_covers_accessible_stores_only(keyed: Served, admin: httpx.Client, era: Era) -> None:
     """ABUSE 23."""
     own, far = f"named-{era.__name__}-1", f"named-{era.__name__}-2"
     for store in (own, far):
@@ -261,7 +261,7 @@ def test_completion_shows_the_stores_that_one_sees(keyed: Served, admin: httpx.C
         assert completed("kgserve://{store}/{id}", "id", "n", far) == []
 
 
-def test_changes_are_told_to_who_sees_the_store_with_a_valid_key(keyed: Served, admin: httpx.Client, era: Era) -> None:
+def test_updates_require_access_and_a_valid_key(keyed: Served, admin: httpx.Client, era: Era) -> None:
     own, far = f"told-{era.__name__}-1", f"told-{era.__name__}-2"
     uris = {store: f"kgserve://{store}/n" for store in (own, far)}
 
@@ -291,13 +291,13 @@ def test_changes_are_told_to_who_sees_the_store_with_a_valid_key(keyed: Served, 
 
 
 def collect(lines: Iterator[str], into: list[str]) -> None:
-    """Take in lines until their stream ends."""
+    """Collect lines until their stream ends."""
     with suppress(httpx.HTTPError, httpx.StreamError, OSError):
         into.extend(lines)
 
 
 def can_listen(http: httpx.Client) -> bool:
-    """Whether there is a place for one more."""
+    """Return whether another listener is allowed."""
     request = Stateless(http).request("subscriptions/listen", LISTEN)
     with closing(http.send(request, stream=True)) as stream:
         return any("acknowledged" in line for line in stream.iter_lines())
@@ -307,7 +307,7 @@ def can_listen(http: httpx.Client) -> bool:
 def listening(
     talking: Stateless | Session, http: httpx.Client, wanted: dict[str, Any] = LISTEN
 ) -> Generator[Iterator[str]]:
-    """The lines of the stream on which a client hears of stores, from when it is heard on."""
+    """Yield the lines of the notification stream of a client, once it is subscribed."""
     if isinstance(talking, Session):
         with http.stream("GET", "/mcp", headers={**talking.headers, "accept": "text/event-stream"}) as stream:
             yield stream.iter_lines()
@@ -319,6 +319,6 @@ def listening(
         yield lines
 
 
-def test_a_server_that_asks_for_nothing(tmp_path: Path, era: Era) -> None:
+def test_server_without_authentication(tmp_path: Path, era: Era) -> None:
     with serving(tmp_path) as served, client(served.url) as http:
         assert "confirm" in refused(begun(era, http).call("drop_store", {"index": "x", "confirm": "y"}))

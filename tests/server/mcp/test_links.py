@@ -1,4 +1,4 @@
-"""Edges into other stores in the hands of agents: recorded, read, followed, ended and deleted."""
+"""Edges into other stores over MCP: write, read, follow, retire and delete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINK = {"from": "api", "to": "rfc", "relation_type": "FOLLOWS", "to_graph": "lin
 
 @pytest.fixture(scope="module")
 def linked(server: Running) -> Running:
-    """Two stores, of which one leads into the other."""
+    """Two stores, one with an edge into the other."""
     law = [{"id": each, "type": "standard", "content": f"About {each}"} for each in ("rfc", "uri")]
     edges = [{"from": "rfc", "to": "uri", "relation_type": "BUILDS_ON"}]
     answer(server, "inject_knowledge_graph", index="linked-law", nodes=law, edges=edges)
@@ -39,7 +39,7 @@ def answer(server: Running, tool: str, **arguments: Any) -> CallToolResult:
 
 
 @pytest.mark.parametrize("detail", [False, True])
-def test_a_walk_goes_on_in_other_stores(linked: Running, *, detail: bool) -> None:
+def test_traversal_continues_in_other_stores(linked: Running, *, detail: bool) -> None:
     asked = {"index": "linked-shop", "start_id": "api", "depth": 2, "detail": detail}
     assert [each["id"] for each in answer(linked, "traverse_knowledge_graph", **asked).structured_content["nodes"]] == [
         "api"
@@ -67,7 +67,7 @@ def test_a_walk_goes_on_in_other_stores(linked: Running, *, detail: bool) -> Non
     assert '"api" of store "linked-shop" -[FOLLOWS]-> "rfc" of store "linked-law"' in text
 
 
-def test_an_entity_shows_where_it_leads(linked: Running) -> None:
+def test_get_entity_shows_links(linked: Running) -> None:
     found = answer(linked, "get_entity", index="linked-shop", id="api")
     assert [(each["to"], each["to_graph"]) for each in found.structured_content["outgoing"]] == [
         ("nobody", "linked-law"),
@@ -81,7 +81,7 @@ def test_an_entity_shows_where_it_leads(linked: Running) -> None:
     assert '"api" of store "linked-shop" -[FOLLOWS]-> "rfc" of store "linked-law"' in text_of(into)
 
 
-def test_stores_say_where_they_lead(linked: Running) -> None:
+def test_describe_store_shows_links(linked: Running) -> None:
     shop = answer(linked, "describe_store", index="linked-shop")
     assert shop.structured_content["links"] == {"outbound": {"linked-law": 2}}
     assert "Relations into other stores: linked-law (2)" in text_of(shop)
@@ -95,7 +95,7 @@ def test_stores_say_where_they_lead(linked: Running) -> None:
     assert "linked-shop: 1 node, 0 edges, 2 links out, 0 in" in text_of(listed)
 
 
-def test_a_relation_into_another_store_ends_and_goes(server: Running) -> None:
+def test_retire_and_delete_a_relation_into_another_store(server: Running) -> None:
     store = "linked-once"
     made = answer(
         server,
@@ -120,5 +120,5 @@ def test_a_relation_into_another_store_ends_and_goes(server: Running) -> None:
 
 
 @pytest.mark.parametrize("tool", ["inject_knowledge_graph", "put_subgraph", "delete_graph_relation", "retire"])
-def test_where_a_relation_leads_is_listed(tool: str) -> None:
+def test_list_relations_shows_target_stores(tool: str) -> None:
     assert "'to_graph': {" in str(input_schema(TOOLS[tool].arguments))

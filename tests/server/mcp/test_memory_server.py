@@ -1,4 +1,4 @@
-"""The memory server's tools over our stores: what the official one has no occasion for."""
+"""The memory server's tools on kgserve stores: behavior beyond the official server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.server.mcp.talking import MODES, Mode, Stateless, call, refusal, text
 ANN = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
 
 
-def test_both_vocabularies_mean_the_same(server: Running, mode: Mode, store: str) -> None:
+def test_memory_server_tools_and_graph_tools_share_data(server: Running, mode: Mode, store: str) -> None:
     call(server.url, mode, "create_entities", index=store, entities=[ANN])
     node = {"id": "Ann", "attributes": {"status": "here"}, "tags": ["x"]}
     prose = {"id": "note", "type": "note", "content": "First.\n\nSecond."}
@@ -35,7 +35,7 @@ def test_both_vocabularies_mean_the_same(server: Running, mode: Mode, store: str
     assert note["content"] == "First.\n\nSecond.\nThird.\nlikes tea"
 
 
-def test_nobodys_observation_is_lost(server: Running, store: str) -> None:
+def test_concurrent_observations_are_kept(server: Running, store: str) -> None:
     call(server.url, MODES[0], "create_entities", index=store, entities=[ANN])
 
     def add(number: int) -> None:
@@ -50,7 +50,7 @@ def test_nobodys_observation_is_lost(server: Running, store: str) -> None:
     assert len(entity["observations"]) == len(set(entity["observations"])) == 201
 
 
-def test_a_large_graph_comes_in_pages(server: Running, mode: Mode, store: str) -> None:
+def test_read_graph_pagination(server: Running, mode: Mode, store: str) -> None:
     entities = [{"name": f"e{n:04}", "entityType": "t", "observations": [f"fact {n} " * 10]} for n in range(900)]
     relations = [{"from": "e0003", "to": each["name"], "relationType": "knows"} for each in entities]
     call(server.url, mode, "create_entities", index=store, entities=entities)
@@ -75,7 +75,7 @@ def test_a_large_graph_comes_in_pages(server: Running, mode: Mode, store: str) -
     assert len(hub["relations"]) == 300
 
 
-def test_a_long_entity_is_cut_and_can_be_read_on(server: Running, mode: Mode, store: str) -> None:
+def test_long_entity_is_truncated_and_readable_by_id(server: Running, mode: Mode, store: str) -> None:
     observations = [f"observation {number}, as long as they often are" for number in range(10_000)]
     call(server.url, mode, "create_entities", index=store, entities=[{**ANN, "observations": observations}])
     values = call(server.url, mode, "read_graph", index=store).structured_content
@@ -105,7 +105,7 @@ def test_what_is_not_there(server: Running, mode: Mode, store: str) -> None:
     assert store not in [each["name"] for each in httpx.get(f"{server.url}/api/memory").json()["stores"]]
 
 
-def test_what_is_true_no_longer_is_not_shown(server: Running, mode: Mode, store: str) -> None:
+def test_retired_entities_are_not_returned(server: Running, mode: Mode, store: str) -> None:
     bob = {"name": "Bob", "entityType": "person", "observations": []}
     call(server.url, mode, "create_entities", index=store, entities=[ANN, bob])
     knows = {"from": "Bob", "to": "Ann", "relationType": "knows"}
@@ -115,7 +115,7 @@ def test_what_is_true_no_longer_is_not_shown(server: Running, mode: Mode, store:
     assert found == {"entities": [bob], "relations": []}
 
 
-def test_what_was_merged_is_what_it_has_come_to(server: Running, mode: Mode, store: str) -> None:
+def test_merged_entities_resolve_to_the_survivor(server: Running, mode: Mode, store: str) -> None:
     other = {"name": "Anne", "entityType": "person", "observations": ["rides a bike"]}
     call(server.url, mode, "create_entities", index=store, entities=[ANN, other])
     with httpx.Client(base_url=f"{server.url}/api/memory/{store}") as rest:
@@ -140,5 +140,7 @@ def test_what_was_merged_is_what_it_has_come_to(server: Running, mode: Mode, sto
         ("create_entities", {"entities": [{"name": "a"}]}, "entities[0]"),
     ],
 )
-def test_what_is_wrong_is_named(server: Running, store: str, tool: str, arguments: dict[str, Any], place: str) -> None:
+def test_invalid_arguments_are_named(
+    server: Running, store: str, tool: str, arguments: dict[str, Any], place: str
+) -> None:
     assert place in refusal(server.url, MODES[0], tool, index=store, **arguments)

@@ -1,4 +1,4 @@
-"""The set of tools `memory`: a short list, one line for each memory, and what can be done with the ids in them."""
+"""The toolset `memory`: a short tool list, one line per memory, and calls with the ids in the replies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_LISTED = 8_100
 
 
 class Agent:
-    """A client that asks for the set."""
+    """Client that selects the toolset."""
 
     def __init__(self, http: httpx.Client, store: str) -> None:
         self._asks, self._wishes = Stateless(http), {"kgserve_tools": TOOLSET_MEMORY, "kgserve_store": store}
@@ -122,7 +122,7 @@ def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) 
     assert "exactly one of entity_id, ids and query" in agent.refused("forget")
 
 
-def test_a_talk_is_retained_turn_by_turn(agent: Agent) -> None:
+def test_conversation_is_retained_by_message(agent: Agent) -> None:
     turns = [{"role": "user", "content": "We open at nine."}, {"role": "assistant", "content": "Noted: nine."}]
     first = agent("retain", content=turns, source="talk")
     assert [each["type"] for each in first["operations"]].count("create") == 2
@@ -146,7 +146,7 @@ def test_answers_keep_to_budget_and_size(agent: Agent) -> None:
     assert len(told["content"]) > 1_000
 
 
-def test_reflection_numbers_what_it_proposes(agent: Agent) -> None:
+def test_reflection_numbers_its_proposals(agent: Agent) -> None:
     agent("retain", content="Postgres listens on port 5432.", expires_in="7d")
     assert "no vectors" in agent("reflect", dry_run=True)["hint"]
     assert "no run yet" in agent.refused("reflect", accept=[99])
@@ -184,7 +184,7 @@ def test_a_text_is_one_memory_whether_stored_or_retained(
     assert [(each["id"], each["layer"]) for each in listed] == [(first, 2)]
 
 
-def test_recall_of_what_nothing_is_relevant_to_says_so_and_is_no_access(agent: Agent) -> None:
+def test_recall_without_hits_has_a_hint_and_counts_no_access(agent: Agent) -> None:
     memory = agent("retain", content="The cafeteria closes at 3 pm.")["operations"][0]["memory_id"]
     for _ in range(3):
         found = agent("recall", query="quantum chromodynamics")

@@ -1,4 +1,4 @@
-"""Log messages about the indexes that a call was answered from, for who asks for them."""
+"""Log messages about the indexes that answered a call, for clients that set a log level."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NODES = {"nodes": [{"id": "a", "type": "t", "content": "words"}], "edges": []}
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose embedding service refuses its key, with a store whose vector index fails for that."""
+    """Server whose embedding service refuses its key, with a store whose vector index therefore fails."""
     options = ("--embedding-provider", "openai", "--embedding-model", MODEL, "--embedding-url")
     data = tmp_path_factory.mktemp("failing") / "data"
     with embedding_service() as service, serving(data, *options, service.url) as running:
         api = f"{running.url}/api/memory/s"
         httpx.post(f"{api}/inject", json=NODES).raise_for_status()
-        # That of the past asks the same service, and may be the first to hear nothing.
+        # The history index uses the same service, and may be the first to fail.
         eventually(lambda: any(index["error"] for index in stats(api)["indexes"] if index["name"] == "vector"))
         yield running
 
@@ -38,7 +38,7 @@ def stats(api: str) -> dict[str, Any]:
 
 
 def told(http: httpx.Client, mode: Mode, level: str | None, tool: str = "search_knowledge") -> dict[str, str]:
-    """What a client hears with one call, by level, when it has asked for what is at least that bad."""
+    """Return the log messages of one call by level, for a minimum level."""
     given = {"index": "s"} | ({"query": "words", "mode": "keyword"} if tool == "search_knowledge" else {})
     call: dict[str, Any] = {"name": tool, "arguments": given}
     if mode == "auto":
@@ -57,7 +57,7 @@ def told(http: httpx.Client, mode: Mode, level: str | None, tool: str = "search_
     return {each["params"]["level"]: each["params"]["data"]["message"] for each in before}
 
 
-def test_what_is_wrong_with_the_indexes_is_told_to_who_asks(failing: Running, mode: Mode) -> None:
+def test_index_problems_are_logged_to_subscribed_clients(failing: Running, mode: Mode) -> None:
     with httpx.Client(base_url=failing.url) as http:
         assert told(http, mode, None) == {}
         assert told(http, mode, "critical") == {}
@@ -69,13 +69,13 @@ def test_what_is_wrong_with_the_indexes_is_told_to_who_asks(failing: Running, mo
         assert "1 commit behind" in found["notice"]
 
 
-def test_that_there_is_no_model_is_a_warning(server: Running, mode: Mode) -> None:
+def test_missing_embedding_model_is_a_warning(server: Running, mode: Mode) -> None:
     with httpx.Client(base_url=server.url) as http:
         http.post("/api/memory/s/inject", json=NODES).raise_for_status()
         assert "no embedding model" in told(http, mode, "warning")["warning"]
 
 
-def test_a_level_that_there_is_not(server: Running) -> None:
+def test_unknown_log_level_is_refused(server: Running) -> None:
     with httpx.Client(base_url=server.url) as http:
         session = Session(http)
         assert '"code":-32602' in session.post("logging/setLevel", {"level": "loud"}).text

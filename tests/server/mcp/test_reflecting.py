@@ -1,4 +1,4 @@
-"""Reflecting over the official client, on vectors of the prepared model: tried, done, decided, taken back."""
+"""Reflection over the official client with the prepared model: dry run, run, decisions and undo."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def exported(http: httpx.Client, store: str) -> set[str]:
-    """The memories and what they stand below, whatever has been counted or versioned meanwhile."""
+    """Export memories and their parents, without counts and versions."""
     page = accepted(http.get("/api/memories", params={"store": store, "limit": 1_000}))
     return {f"{each['id']} {each['content']} {each.get('parent_id')}" for each in page["memories"]}
 
@@ -42,7 +42,7 @@ def below_concept(http: httpx.Client, store: str, content: str) -> set[str]:
     return {each["id"] for each in below.json()}
 
 
-def test_reflecting_is_tried_done_decided_and_taken_back(served: Served, mode: Mode, store: str) -> None:
+def test_reflect_dry_run_run_decisions_and_undo(served: Served, mode: Mode, store: str) -> None:
     facts = [{"content": each, "layer": 2, "memory_type": "fact"} for each in (*TRAMS, *BREAD, *POSTGRES)]
     concept = {"id": "bread", "content": "Bread and baking", "layer": 1, "memory_type": "concept"}
     with httpx.Client(base_url=served.url, timeout=60) as http:

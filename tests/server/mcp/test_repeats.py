@@ -1,4 +1,4 @@
-"""Calls that are made again with the same id."""
+"""Repeated calls with the same idempotency key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ META = {
 
 
 def call(url: str, call_id: str, tool: str, age: float, **arguments: Any) -> dict[str, Any]:
-    """The result of a tool, called with an id; ``age`` is how long ago it was first."""
+    """Return the result of a tool called with an id; ``age``: seconds since the first call."""
     headers = {
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": STATELESS,
@@ -43,7 +43,7 @@ def call(url: str, call_id: str, tool: str, age: float, **arguments: Any) -> dic
     return msgspec.json.decode(text or answer.content, type=dict[str, Any])["result"]
 
 
-def test_the_answer_is_that_of_the_first(server: Running, store: str) -> None:
+def test_repeated_call_returns_the_first_answer(server: Running, store: str) -> None:
     node = {"kind": "letter", "content": "one"}
     first = call(server.url, "call-0000-0000-0001", "put_node", 0, index=store, **node)
     assert call(server.url, "call-0000-0000-0001", "put_node", 1, index=store, **node) == first
@@ -53,7 +53,7 @@ def test_the_answer_is_that_of_the_first(server: Running, store: str) -> None:
     assert httpx.get(f"{server.url}/api/memory/{store}/stats").json()["nodes"] == 3
 
 
-def test_it_is_done_once_though_the_server_was_killed_in_between(tmp_path: Path) -> None:
+def test_idempotency_survives_a_server_crash(tmp_path: Path) -> None:
     subgraph: dict[str, Any] = {
         "nodes": [{"ref": "a", "kind": "letter"}, {"ref": "b", "kind": "letter"}],
         "edges": [{"from_ref": "a", "to_ref": "b", "kind": "next"}],
@@ -71,7 +71,7 @@ def test_it_is_done_once_though_the_server_was_killed_in_between(tmp_path: Path)
     assert answers[0] == answers[1]
 
 
-def test_a_store_that_was_made_since_is_not_dropped(server: Running, store: str) -> None:
+def test_repeated_drop_spares_a_recreated_store(server: Running, store: str) -> None:
     made = {"index": store, "nodes": [{"id": "a", "type": "letter"}], "edges": []}
     call(server.url, "call-0000-0000-0005", "inject_knowledge_graph", 0, **made)
     refused = call(server.url, "call-0000-0000-0006", "drop_store", 60, index=store, confirm=store)
@@ -83,12 +83,12 @@ def test_a_store_that_was_made_since_is_not_dropped(server: Running, store: str)
 
 
 @pytest.mark.parametrize("given", ["", "short", "x" * 200, "with a blank in it"])
-def test_what_is_no_id_is_none(given: str) -> None:
+def test_invalid_call_ids_are_ignored(given: str) -> None:
     assert made_call({"kgserve-call": given}, "put_node", {}) is None
     assert made_call({"kgserve-call": "x" * 16, "kgserve-call-age": "soon"}, "put_node", {}) is not None
 
 
-def test_a_caller_who_calls_often_is_forgotten_from_the_beginning_and_no_other() -> None:
+def test_idempotency_eviction_is_per_caller() -> None:
     done: list[int] = []
 
     async def answer() -> int:

@@ -1,4 +1,4 @@
-"""Streams of the handshake era that break: how a client goes on with them."""
+"""Resumption of broken streams in session-based protocol revisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER = JSONRPCResponse(jsonrpc="2.0", id=1, result={})
 
 
 class Event(msgspec.Struct):
-    """One event of a stream."""
+    """Event of a stream."""
 
     id: str = ""
     retry: str = ""
@@ -29,7 +29,7 @@ class Event(msgspec.Struct):
 
 
 def events(lines: Iterable[str]) -> Iterator[Event]:
-    """The events of a stream, one after the other."""
+    """Yield the events of a stream."""
     event: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")
@@ -50,7 +50,7 @@ def begun(bare: httpx.Client) -> Session:
     return session
 
 
-def test_an_answer_begins_with_an_id_and_when_to_come_back(bare: httpx.Client) -> None:
+def test_stream_begins_with_an_id_and_a_retry_delay(bare: httpx.Client) -> None:
     session = begun(bare)
     first, second = events(bare.post("/mcp", json=asked(7), headers=session.headers).text.splitlines())
     assert (first.retry, first.data) == (str(RETRY_MS), "")
@@ -60,7 +60,7 @@ def test_an_answer_begins_with_an_id_and_when_to_come_back(bare: httpx.Client) -
     session.end()
 
 
-def test_older_clients_which_stumble_over_that_get_the_answer_alone(bare: httpx.Client) -> None:
+def test_older_clients_get_a_stream_without_priming_event(bare: httpx.Client) -> None:
     params = {"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     answer = bare.post("/mcp", json=body, headers={"accept": "application/json, text/event-stream"})
@@ -68,7 +68,7 @@ def test_older_clients_which_stumble_over_that_get_the_answer_alone(bare: httpx.
     assert msgspec.json.decode(event.data)["result"]["protocolVersion"] == OLDER
 
 
-def test_an_answer_that_broke_off_is_had_by_coming_back(server: Running, bare: httpx.Client) -> None:
+def test_broken_answer_stream_is_resumed(server: Running, bare: httpx.Client) -> None:
     session = begun(bare)
     with httpx.Client(base_url=server.url) as other:
         with other.stream("POST", "/mcp", json=asked(8), headers=session.headers) as stream:
@@ -84,7 +84,7 @@ def gone_on(http: httpx.Client, session: Session, seen: str) -> Event:
         return next(event for event in events(stream.iter_lines()) if event.data)
 
 
-def test_a_session_goes_on_with_news_of_its_own_only(server: Running, bare: httpx.Client, store: str) -> None:
+def test_resumption_replays_own_session_only(server: Running, bare: httpx.Client, store: str) -> None:
     bare.put(f"/api/memory/{store}").raise_for_status()
     one, other = begun(bare), begun(bare)
     uri = f"kgserve://{store}"
@@ -98,7 +98,7 @@ def test_a_session_goes_on_with_news_of_its_own_only(server: Running, bare: http
         assert msgspec.json.decode(again.data)["params"]["uri"] == uri
         assert again.id > first.id
     with httpx.Client(base_url=server.url, timeout=1) as http, contextlib.suppress(httpx.ReadTimeout):
-        raise AssertionError(f"another session was told {gone_on(http, other, first.id)}")
+        raise AssertionError(f"another session received {gone_on(http, other, first.id)}")
     one.end()
     other.end()
 
@@ -107,7 +107,7 @@ def change(http: httpx.Client, store: str, node: str) -> None:
     http.post(f"/api/memory/{store}/inject", json={"nodes": [{"id": node, "type": "t"}], "edges": []})
 
 
-def test_an_id_that_nobody_gave_ends_at_once(bare: httpx.Client) -> None:
+def test_resumption_with_an_unknown_id_ends_immediately(bare: httpx.Client) -> None:
     session = begun(bare)
     for seen in ("x", "1", "99-a", "-1-a", "9" * 40 + "-s"):
         answer = bare.get("/mcp", headers=session.headers | {"last-event-id": seen})
@@ -116,14 +116,14 @@ def test_an_id_that_nobody_gave_ends_at_once(bare: httpx.Client) -> None:
 
 
 async def fill(session: SessionEvents, count: int, size: int) -> list[str]:
-    """Store so many events of a stream, of which the last is the answer; their ids."""
+    """Store ``count`` events of a stream, the last of which is the answer; return their ids."""
     news = JSONRPCNotification(jsonrpc="2.0", method="notifications/message", params={"data": "x" * size})
     ids = [await session.store_event("1", news) for _ in range(count - 1)]
     return [*ids, await session.store_event("1", ANSWER)]
 
 
 async def gone_on_to_the_end(session: SessionEvents, seen: str) -> list[str | None]:
-    """The ids of what is sent to somebody who comes back with one."""
+    """Return the ids of the events that a client receives when it resumes after one."""
     found: list[str | None] = []
 
     async def take(event: EventMessage) -> None:
@@ -133,7 +133,7 @@ async def gone_on_to_the_end(session: SessionEvents, seen: str) -> list[str | No
     return found
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_stored_events_are_bounded() -> None:
     sent = SentEvents(100_000)
     one, other = sent.of_session(), sent.of_session()
 
@@ -151,7 +151,7 @@ def test_what_is_kept_is_bounded() -> None:
     asyncio.run(run())
 
 
-def test_what_comes_while_a_stream_is_gone_on_with_is_sent_and_who_comes_later_takes_it_over() -> None:
+def test_resumed_stream_sends_new_events_and_later_client_takes_over() -> None:
     session = SentEvents().of_session()
     news = JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
 
@@ -170,7 +170,7 @@ def test_what_comes_while_a_stream_is_gone_on_with_is_sent_and_who_comes_later_t
     asyncio.run(run())
 
 
-def test_a_stream_ends_of_which_too_much_came_to_be_kept() -> None:
+def test_resumed_stream_ends_when_events_were_evicted() -> None:
     session = SentEvents().of_session()
 
     async def run() -> None:

@@ -52,7 +52,7 @@ def test_what_is_not_there(server: Running, mode: Mode, uri: str) -> None:
     assert error.message
 
 
-def test_a_store_may_be_called_stores(server: Running) -> None:
+def test_store_named_stores_has_its_own_uri(server: Running) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index="stores", nodes=[{"id": "a", "type": "t"}])
 
     async def look(client: Client) -> None:
@@ -64,10 +64,10 @@ def test_a_store_may_be_called_stores(server: Running) -> None:
     call(server.url, "auto", "drop_store", index="stores", confirm="stores")
 
 
-def test_many_stores_come_in_pages(server: Running, mode: Mode) -> None:
+def test_list_resources_pagination(server: Running, mode: Mode) -> None:
     names = [f"page-{number:03}" for number in range(101)]
     for name in names:
-        # Only folders are looked at: this is what a store that is closed looks like to a list.
+        # Only folders are listed: this is what a closed store looks like.
         (server.data / f"{name}_memory" / "journal").mkdir(parents=True, exist_ok=True)
         (server.data / f"{name}_memory" / "journal" / "0.log").touch()
 
@@ -99,7 +99,7 @@ def test_a_new_store_is_announced_to_sessions(server: Running, store: str) -> No
             resources = client.server_capabilities.resources
             assert resources is not None
             assert resources.list_changed
-            for number in range(20):  # the client opens its stream a moment after the handshake
+            for number in range(20):  # The client opens its stream shortly after the handshake.
                 await client.call_tool("inject_knowledge_graph", {"index": f"{store}-{number}", "nodes": []})
                 try:
                     await asyncio.wait_for(changed.wait(), 0.5)
@@ -122,7 +122,7 @@ def test_a_new_store_is_announced_to_listeners(server: Running, store: str) -> N
 
 
 async def whole(client: Client, uri: str, part: str, at: str) -> str:
-    """A text that comes in parts, by the URIs that each part names for the next."""
+    """Return a text that comes in parts, following the URIs in each part."""
     text, following = "", uri
     while following:
         found = await read(client, following)
@@ -132,7 +132,7 @@ async def whole(client: Client, uri: str, part: str, at: str) -> str:
     return text
 
 
-def test_a_large_entity_comes_in_parts(server: Running, mode: Mode, store: str) -> None:
+def test_large_entity_is_read_in_parts(server: Running, mode: Mode, store: str) -> None:
     content = "".join(f"line {number} of ünïcode “{number}”\n" for number in range(30_000))[: 1 << 19]
     attributes = {f"key{number}": "value" * 20 for number in range(1_500)}
     node = {"id": "a/b", "type": "t", "content": content, "attributes": attributes}
@@ -151,7 +151,7 @@ def test_a_large_entity_comes_in_parts(server: Running, mode: Mode, store: str) 
     talk(server.url, mode, look)
 
 
-def test_many_edges_come_in_parts(server: Running, mode: Mode, store: str) -> None:
+def test_many_edges_are_read_in_parts(server: Running, mode: Mode, store: str) -> None:
     names = [f"n{number}" for number in range(450)]
     nodes = [{"id": name, "type": "t"} for name in ("hub", *names)]
     edges = [{"from": "hub", "to": name, "relation_type": "HAS"} for name in names]
@@ -180,7 +180,7 @@ def test_many_edges_come_in_parts(server: Running, mode: Mode, store: str) -> No
 @pytest.mark.parametrize(
     "part", ["x", "after=a", "content_offset", "content_offset=-1", "outgoing_offset=9999999", "content_offset=1&x=2"]
 )
-def test_a_part_that_there_is_not(server: Running, mode: Mode, store: str, part: str) -> None:
+def test_unknown_resource_part_is_refused(server: Running, mode: Mode, store: str, part: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
 
     async def look(client: Client) -> None:
@@ -198,7 +198,7 @@ TEACHES = {
 }
 
 
-def test_the_prompts_teach(server: Running, mode: Mode) -> None:
+def test_prompts_and_instructions_name_the_tools(server: Running, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.instructions
         for word in ("describe_store", "retire", "put_node", "as_of", "valid_at"):
@@ -220,7 +220,7 @@ def test_the_prompts_teach(server: Running, mode: Mode) -> None:
     talk(server.url, mode, look)
 
 
-def test_what_a_store_remembers_is_a_page(server: Running, mode: Mode, store: str) -> None:
+def test_memory_digest_resource(server: Running, mode: Mode, store: str) -> None:
     def retain(content: str, **more: Any) -> None:
         call(server.url, mode, "retain", index=store, content=content, **more)
 
@@ -250,7 +250,7 @@ def test_what_a_store_remembers_is_a_page(server: Running, mode: Mode, store: st
     assert 1_000 < count_tokens(text) <= 1_500
 
 
-def test_an_empty_memory_says_so(server: Running, mode: Mode, store: str) -> None:
+def test_memory_digest_of_an_empty_store(server: Running, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
 
     async def look(client: Client) -> str:

@@ -12,7 +12,7 @@ NODES: list[dict[str, Any]] = [
 ]
 
 
-def test_types_and_tags_are_told(server: Running, mode: Mode, store: str) -> None:
+def test_describe_schema_lists_types_and_tags(server: Running, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES)
     found = call(server.url, mode, "describe_schema", index=store)
     assert text_of(found) == (
@@ -37,13 +37,13 @@ def test_types_and_tags_are_told(server: Running, mode: Mode, store: str) -> Non
     assert call(server.url, mode, "list_tags", index=store).structured_content["tags"][0] == {"tag": "red", "count": 2}
 
 
-def test_a_large_vocabulary_keeps_to_its_size(server: Running, store: str) -> None:
+def test_large_schema_stays_within_the_size_limit(server: Running, store: str) -> None:
     nodes = [{"id": f"n{n}", "type": f"{n:03}" + "t" * 400, "tags": [f"{n:03}" + "x" * 200 + ":y"]} for n in range(100)]
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes)
     found = call(server.url, "auto", "describe_schema", index=store)
     assert len(text_of(found)) <= 25_000
     assert 10 < len(found.structured_content["kinds"]) < 100
-    assert "left out" in found.structured_content["more"]
+    assert "omitted" in found.structured_content["more"]
     listed = call(server.url, "auto", "list_tags", index=store)
     assert len(text_of(listed)) <= 25_000
     assert len(listed.structured_content["tags"]) == 100

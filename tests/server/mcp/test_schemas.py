@@ -1,4 +1,4 @@
-"""What tools take, made of what requests take."""
+"""Tool arguments that are derived from requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kgserve.server.mcp.toolsets import TOOLS
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """A request."""
+    """Request."""
 
     id: str
     as_of: int | None = None
@@ -34,7 +34,7 @@ class Taken(Arguments, kw_only=True):
     limit: int = 5
 
 
-def test_what_a_tool_does_not_say_is_as_in_the_request() -> None:
+def test_fields_without_override_are_those_of_the_request() -> None:
     made = input_schema(Taken)
     assert (made["type"], made["required"]) == ("object", ["id"])
     assert list(made["properties"]) == ["index", "id", "limit", "as_of", "weight", "from", "names"]
@@ -51,7 +51,7 @@ KEYWORDS = {
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_schema_of_arguments_has_nothing_that_a_family_of_models_refuses(tool: str) -> None:
+def test_input_schema_uses_supported_keywords_only(tool: str) -> None:
     made = input_schema(TOOLS[tool].arguments)
     for part in parts(made):
         assert part.keys() <= KEYWORDS
@@ -63,14 +63,14 @@ def test_a_schema_of_arguments_has_nothing_that_a_family_of_models_refuses(tool:
 
 
 def parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schema and all that it is made of."""
+    """Yield a schema and all nested schemas."""
     yield schema
     inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
     for each in inner:
         yield from parts(each)
 
 
-def test_the_request_is_made_of_the_arguments() -> None:
+def test_request_is_built_from_arguments() -> None:
     given = read_arguments({"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, Taken, [])
     assert as_request(Request, given) == Request(id="a", weight=0, source="b")
     with pytest.raises(InvalidInput, match="hidden: unknown field"):

@@ -1,4 +1,4 @@
-"""The endpoint as a part of the server: its start, its guard, its end, its speed."""
+"""The endpoint in the server: startup, access checks, shutdown and speed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.server.mcp.talking import BOTH, Mode, Session, Stateless, hang_up
 GRACE = 8
 
 
-def test_the_sdk_is_not_imported_at_the_start() -> None:
+def test_sdk_is_not_imported_at_startup() -> None:
     program = "import sys, kgserve.server.app; sys.exit('mcp' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:80", "127.0.0.1", "127.0.0.1:9999", "[::1]:80"])
-def test_hosts_of_this_machine_are_fine(bare: httpx.Client, host: str) -> None:
+def test_local_hosts_are_accepted(bare: httpx.Client, host: str) -> None:
     assert not Stateless(bare).call("list_stores", {}, host=host)["isError"]
 
 
-def test_hosts_and_origins_of_others_are_not(bare: httpx.Client) -> None:
+def test_foreign_hosts_and_origins_are_refused(bare: httpx.Client) -> None:
     params = {"name": "list_stores", "arguments": {}}
     misdirected = Stateless(bare).post("tools/call", params, host="evil.example")
     assert misdirected.status_code == 421
@@ -45,7 +45,7 @@ def test_hosts_and_origins_of_others_are_not(bare: httpx.Client) -> None:
     assert Stateless(bare).post("tools/call", params, origin=str(bare.base_url).rstrip("/")).status_code == 200
 
 
-def test_answers_have_request_ids_and_bodies_a_limit(server: Running, bare: httpx.Client) -> None:
+def test_request_id_and_body_limit(server: Running, bare: httpx.Client) -> None:
     answer = Stateless(bare).post("tools/call", {"name": "list_stores", "arguments": {}}, x_request_id="find-me")
     assert answer.headers["x-request-id"] == "find-me"
     lines = ("POST /mcp HTTP/1.1", "Host: localhost", f"Accept: {BOTH}", "Content-Type: application/json")
@@ -55,7 +55,7 @@ def test_answers_have_request_ids_and_bodies_a_limit(server: Running, bare: http
     assert (announced.status, announced.headers["connection"]) == (413, "close")
 
 
-def test_blanks_around_a_header_do_not_count(server: Running, bare: httpx.Client) -> None:
+def test_whitespace_around_headers_is_ignored(server: Running, bare: httpx.Client) -> None:
     sample = Stateless(bare).post("tools/call", {"name": "list_stores", "arguments": {}}).request
     port = httpx.URL(server.url).port
     assert port is not None
@@ -64,7 +64,7 @@ def test_blanks_around_a_header_do_not_count(server: Running, bare: httpx.Client
     assert exchange(port, head.encode() + sample.content).status == 200
 
 
-def test_a_session_that_ends_is_forgotten(served: Served) -> None:
+def test_ended_session_is_removed(served: Served) -> None:
     app = served.server.config.app
     assert isinstance(app, Litestar)
     with httpx.Client(base_url=served.url, timeout=30) as client:
@@ -80,7 +80,7 @@ def test_a_session_that_ends_is_forgotten(served: Served) -> None:
         assert not kept
 
 
-def test_sessions_that_nobody_uses_lock_nobody_out(server: Running, bare: httpx.Client) -> None:
+def test_idle_sessions_are_replaced(server: Running, bare: httpx.Client) -> None:
     hang_up(server.url)
     used, idle = Session(bare), Session(bare)
     used.begin()
@@ -96,21 +96,21 @@ def test_sessions_that_nobody_uses_lock_nobody_out(server: Running, bare: httpx.
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 100_000, b'"\xff"', b"null"])
-def test_what_is_not_a_request_is_400(bare: httpx.Client, body: bytes) -> None:
+def test_malformed_requests_are_400(bare: httpx.Client, body: bytes) -> None:
     headers = {"content-type": "application/json", "accept": BOTH}
     for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
         assert bare.post("/mcp", content=body, headers=headers | version).status_code == 400
     assert bare.post("/mcp", content=b"{}", headers=headers | {"content-type": "text/plain"}).status_code in (400, 415)
 
 
-def test_the_first_request_need_not_wait_for_the_quiet_and_the_end_for_streams(tmp_path: Path) -> None:
-    # A program of its own: what is forked has imported the SDK.
+def test_first_request_and_shutdown_do_not_wait(tmp_path: Path) -> None:
+    # Runs in a new process: a forked one has imported the SDK already.
     with serving(tmp_path / "data", "--shutdown-grace", str(GRACE), program=COMMAND) as running:
         with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
             assert not Stateless(client).call("list_stores", {})["isError"]
         ended = [_stream(running.url, opening) for opening in (_of_a_session, _of_a_listener)]
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(PATIENCE) == 0  # after the grace time it would be 1
+        assert running.process.wait(PATIENCE) == 0  # The exit code after the grace period would be 1.
         assert all(each.wait(PATIENCE) for each in ended)
     log = (tmp_path / "data.log").read_text()
     assert "Traceback" not in log
@@ -119,7 +119,7 @@ def test_the_first_request_need_not_wait_for_the_quiet_and_the_end_for_streams(t
 
 
 def _stream(url: str, opening: Callable[[httpx.Client], httpx.Request]) -> threading.Event:
-    """Open a stream and read it in a thread; what says that it has ended."""
+    """Open a stream and read it in a thread; return an event that is set when it ends."""
     opened, ended = threading.Event(), threading.Event()
 
     def follow() -> None:
@@ -156,7 +156,7 @@ def _of_a_listener(client: httpx.Client) -> httpx.Request:
     return request
 
 
-def test_a_trailing_slash_makes_no_difference(server: Running, mode: Mode) -> None:
+def test_trailing_slash_is_accepted(server: Running, mode: Mode) -> None:
     async def list_tools() -> int:
         async with Client(f"{server.url}/mcp/?tools=graph", mode=mode) as client:
             return len((await client.list_tools()).tools)

@@ -1,4 +1,4 @@
-"""Answers keep to their size and say how to get the rest."""
+"""Replies stay within their size limit and say how to get the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = "wide " * 600
 
 @pytest.fixture(scope="module")
 def wide(server: Running) -> Iterator[str]:
-    """A store with a node of 300 neighbours, each of some length, and one long node."""
+    """Store with a node that has 300 neighbours with long contents, and one long node."""
     nodes: list[dict[str, Any]] = [{"id": "hub", "type": "hub", "content": "".join(map(str, range(LONG)))[:LONG]}]
     nodes += [{"id": f"n{n:03}", "type": "leaf", "content": f"{n} {WORDS}"} for n in range(300)]
     edges = [{"from": "hub", "to": f"n{n:03}", "relation_type": "HAS"} for n in range(300)]
@@ -34,7 +34,7 @@ def sized(result: CallToolResult) -> dict[str, Any]:
     return result.structured_content
 
 
-def test_a_wide_walk(server: Running, wide: str) -> None:
+def test_wide_traversal_is_truncated(server: Running, wide: str) -> None:
     result = call(server.url, "auto", "traverse_knowledge_graph", index=wide, start_id="hub", depth=1)
     walked = sized(result)
     assert walked["truncated"] is True
@@ -62,7 +62,7 @@ def test_a_long_entity_is_read_in_parts(server: Running, wide: str) -> None:
     assert asked == 4
 
 
-def test_many_hits_are_paged(server: Running, wide: str) -> None:
+def test_search_pagination(server: Running, wide: str) -> None:
     seen: set[str] = set()
     while len(seen) < 40:
         arguments = {
@@ -81,7 +81,7 @@ def test_many_hits_are_paged(server: Running, wide: str) -> None:
         assert f"offset={len(seen)}" in page["more"]
 
 
-def test_a_batch_says_what_is_missing(server: Running, wide: str) -> None:
+def test_search_batch_stays_within_the_size_limit(server: Running, wide: str) -> None:
     variants = [{"query": "wide", "mode": "keyword", "limit": 50}]
     found = sized(call(server.url, "auto", "search_batch", index=wide, queries=variants, limit=50, at_least=1))
     assert 0 < len(found["hits"]) <= 50
@@ -94,7 +94,7 @@ def test_context_keeps_to_its_budget(server: Running, wide: str) -> None:
     assert "raise budget" in text_of(found)
 
 
-def test_many_rows_are_cut(server: Running, wide: str) -> None:
+def test_query_rows_are_truncated(server: Running, wide: str) -> None:
     query = "MATCH (e:Entity) RETURN e.id, e.content ORDER BY e.id"
     rows = sized(call(server.url, "auto", "query_cypher", index=wide, query=query, max_rows=300))
     assert rows["truncated"] is True

@@ -29,7 +29,7 @@ OPENED, UP_TO_NOW = "kgserve://probe/opened", "kgserve://probe/now"
 
 
 class Heard:
-    """The URIs that a client is told of, one after the other, but for those that say how far it has been told."""
+    """URIs of updates that a client receives, without those of the marker node."""
 
     def __init__(self, client: Client) -> None:
         self.uris: asyncio.Queue[str] = asyncio.Queue()
@@ -46,7 +46,7 @@ class Heard:
         return await asyncio.wait_for(self.uris.get(), PATIENCE)
 
     async def all(self) -> set[str]:
-        """What has been told of what was written before; at least one. What belongs together is told together."""
+        """Return the updates for all earlier writes, at least one; related changes produce one update."""
         found = {await self.next()}
         await self._told_again()
         while not self.uris.empty():
@@ -54,7 +54,7 @@ class Heard:
         return found
 
     async def up_to_now(self) -> None:
-        """Wait until all is told of what was written before: with the first that is written now, at the latest."""
+        """Wait until all updates for earlier writes have arrived, by changing a marker node."""
         await self._told_again()
         await self._told_again()
 
@@ -64,7 +64,7 @@ class Heard:
         await asyncio.wait_for(self._seen[UP_TO_NOW].wait(), PATIENCE)
 
     async def opened(self) -> None:
-        """Wait until it is told at all: in the handshake era a client opens its stream a moment late."""
+        """Wait until updates arrive; clients of session-based revisions open their stream late."""
         async with asyncio.timeout(PATIENCE):
             while not self._seen[OPENED].is_set():
                 await touch(self._client, "opened")
@@ -73,26 +73,26 @@ class Heard:
 
 
 async def touch(client: Client, name: str) -> None:
-    """Change a node that says how far a client has been told."""
+    """Change the marker node."""
     await inject(client, "probe", [node(name, str(uuid.uuid4()))])
 
 
 async def subscribe(client: Client, uri: str) -> None:
-    """As clients of the handshake era; the SDK's own method warns that the newest has it no more."""
+    """Subscribe as session-based clients do; the SDK's method warns that the newest revision removed it."""
     await client.session.send_request(SubscribeRequest(params=SubscribeRequestParams(uri=uri)), EmptyResult)
 
 
 async def unsubscribe(client: Client, uri: str) -> None:
-    """The opposite."""
+    """Unsubscribe."""
     await client.session.send_request(UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri)), EmptyResult)
 
 
 @contextlib.asynccontextmanager
 async def subscribed(server: Running, mode: Mode, *uris: str) -> AsyncGenerator[tuple[Client, Heard]]:
-    """A client that is told of some resources in the way of its era."""
+    """Client that subscribes to resources, in the way of its protocol revision."""
 
     async def listen(message: object) -> None:
-        # Each notification of a subscription's stream comes here, too, where it would be counted a second time.
+        # Stream notifications arrive here as well, where they would be counted twice.
         if mode == "legacy" and isinstance(message, ResourceUpdatedNotification):
             heard.take(message.params.uri)
 
@@ -136,7 +136,7 @@ def node(name: str, content: str = "") -> dict[str, str]:
     return {"id": name, "type": "t", "content": content}
 
 
-def test_an_entity_is_told_of_when_it_or_its_edges_change(server: Running, mode: Mode, store: str) -> None:
+def test_entity_update_on_changes_of_node_or_edges(server: Running, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node(each) for each in "abcd"])
     here, there = f"kgserve://{store}/a", f"kgserve://{store}/d"
     edge = {"from": "a", "to": "b", "relation_type": "KNOWS"}
@@ -158,7 +158,7 @@ def test_an_entity_is_told_of_when_it_or_its_edges_change(server: Running, mode:
     run(look)
 
 
-def test_what_a_store_remembers_is_told_of_with_its_writes(server: Running, mode: Mode, store: str) -> None:
+def test_memory_digest_update_on_writes(server: Running, mode: Mode, store: str) -> None:
     call(server.url, "auto", "retain", index=store, content="Herons fish.")
     here = f"kgserve://{store}/memory"
 
@@ -170,8 +170,8 @@ def test_what_a_store_remembers_is_told_of_with_its_writes(server: Running, mode
     run(look)
 
 
-def test_a_write_of_many_rows_tells_of_those_alone_that_it_wrote(server: Running, mode: Mode, store: str) -> None:
-    """Too many for an event each."""
+def test_bulk_write_updates_only_touched_entities(server: Running, mode: Mode, store: str) -> None:
+    """Too many rows for one event each."""
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a"), node("n7")])
     here, there = f"kgserve://{store}/a", f"kgserve://{store}/n7"
 
@@ -184,7 +184,7 @@ def test_a_write_of_many_rows_tells_of_those_alone_that_it_wrote(server: Running
     run(look)
 
 
-def test_a_store_is_told_of_once_for_many_writes(server: Running, mode: Mode, store: str) -> None:
+def test_store_updates_are_debounced(server: Running, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     uri = f"kgserve://{store}"
 
@@ -197,14 +197,14 @@ def test_a_store_is_told_of_once_for_many_writes(server: Running, mode: Mode, st
             assert heard.uris.qsize() <= 1 + (time.monotonic() - begun) / NOTIFICATION_DEBOUNCE_SECONDS
             while not heard.uris.empty():
                 heard.uris.get_nowait()
-            await client.call_tool("inject_knowledge_graph", {"index": store, "nodes": [node("a")]})  # changes nothing
+            await client.call_tool("inject_knowledge_graph", {"index": store, "nodes": [node("a")]})  # No change.
             await heard.up_to_now()
             assert heard.uris.empty()
 
     run(look)
 
 
-def test_dropping_a_store_and_making_it_again_is_told(server: Running, mode: Mode, store: str) -> None:
+def test_store_update_on_drop_and_recreation(server: Running, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     uris = {f"kgserve://{store}", f"kgserve://{store}/a"}
 
@@ -220,7 +220,7 @@ def test_dropping_a_store_and_making_it_again_is_told(server: Running, mode: Mod
     run(look)
 
 
-def test_settings_are_the_stores_and_no_entitys(server: Running, mode: Mode, store: str) -> None:
+def test_settings_change_updates_the_store_only(server: Running, mode: Mode, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     uri = f"kgserve://{store}"
 
@@ -233,21 +233,21 @@ def test_settings_are_the_stores_and_no_entitys(server: Running, mode: Mode, sto
     run(look)
 
 
-def test_who_ends_a_subscription_hears_no_more(server: Running, store: str) -> None:
+def test_unsubscribed_clients_get_no_updates(server: Running, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
     gone, kept = f"kgserve://{store}/a", f"kgserve://{store}?after="
 
     async def look() -> None:
         async with subscribed(server, "legacy", gone, f"kgserve://{store}") as (client, heard):
             await unsubscribe(client, gone)
-            await unsubscribe(client, kept)  # never subscribed to: nothing to do
+            await unsubscribe(client, kept)  # Never subscribed: no effect.
             await inject(client, store, [node("a", "new")])
             assert await heard.all() == {f"kgserve://{store}"}
 
     run(look)
 
 
-def test_what_cannot_be_subscribed_to(server: Running, store: str) -> None:
+def test_invalid_subscriptions_are_refused(server: Running, store: str) -> None:
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a")])
 
     async def look() -> None:

@@ -36,7 +36,7 @@ WRITING = {
     "configure_store": WRITES,
     "drop_store": DESTROYS,
 }
-"""Read-only and destructive hints of tools whose effect must not change unseen; the others follow their effect."""
+"""Read-only and destructive hints of tools whose effect must not change accidentally."""
 EXPECTED = {
     tool.name: WRITING.get(tool.name, WRITES if tool.effect == "reads" and tool.writes_with else HINTS[tool.effect])
     for tool in GRAPH_TOOLS
@@ -89,7 +89,7 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
     assert {"index", "id", "dry_run"} <= set(tools["delete_graph_entity"].input_schema["properties"])
 
 
-def test_a_connection_says_which_tools_it_wants_to_see(server: Running, bare: httpx.Client, mode: Mode) -> None:
+def test_connection_selects_listed_tools(server: Running, bare: httpx.Client, mode: Mode) -> None:
     assert set(talk(server.url, mode, listed)) == GRAPH
     both = talk(server.url, mode, listed, tools="")
     assert set(both) == GRAPH | {tool.name for tool in MEMORY_TOOLS}
@@ -102,25 +102,25 @@ def test_a_connection_says_which_tools_it_wants_to_see(server: Running, bare: ht
     }
     by_header = Stateless(bare).post("tools/list", {}, kgserve_tools="list_tags").json()
     assert [tool["name"] for tool in by_header["result"]["tools"]] == ["list_tags"]
-    # What is not listed can be called.
+    # Unlisted tools can be called.
     assert call(server.url, mode, "list_stores").structured_content["stores"] is not None
 
 
-def test_tools_that_there_are_not_are_refused_when_connecting(bare: httpx.Client) -> None:
+def test_unknown_toolset_is_refused_at_connection(bare: httpx.Client) -> None:
     refused = bare.post("/mcp?tools=graph,tools", json={}, headers={"accept": BOTH})
     assert refused.status_code == 400
     assert "'tools' is neither a toolset nor a tool; toolsets: memory, graph, time, " in refused.json()["detail"]
     assert bare.post("/mcp?answers=short", json={}, headers={"accept": BOTH}).status_code == 400
 
 
-def test_answers_may_come_as_text_alone(bare: httpx.Client, store: str) -> None:
+def test_text_only_answers(bare: httpx.Client, store: str) -> None:
     given = {"index": store, "nodes": NODES}
     result = Stateless(bare).call("inject_knowledge_graph", given, kgserve_answers="text")
     assert result["content"][0]["text"].startswith("Stored in")
     assert "structuredContent" not in result
 
 
-def test_a_default_store_that_is_not_there_yet_is_empty(bare: httpx.Client, store: str) -> None:
+def test_missing_default_store_gives_empty_answers(bare: httpx.Client, store: str) -> None:
     one = Stateless(bare)
     empty = {
         "search_knowledge": ({"query": "x"}, "hits"),
@@ -138,18 +138,18 @@ def test_a_default_store_that_is_not_there_yet_is_empty(bare: httpx.Client, stor
         assert "inject_knowledge_graph creates the store" in values["hint"]
         assert values["hint"] in result["content"][0]["text"]
     assert one.call("get_entity", {"id": "a"}, kgserve_store=store)["structuredContent"]["node"] is None
-    # Who names one means it.
+    # A call that names a store means that store.
     assert one.call("list_entities", {"index": store}, kgserve_store=store)["isError"]
     assert bare.get(f"/api/memory/{store}").status_code == 404
 
 
-def test_without_a_store_the_stores_are_described(server: Running, mode: Mode, store: str) -> None:
+def test_describe_store_without_store_lists_stores(server: Running, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     found = call(server.url, mode, "describe_store").structured_content
     assert {"name": store, "nodes": 3, "edges": 2, "conflict_policy": "lww"} in found["stores"]
 
 
-def test_what_is_injected_can_be_walked(server: Running, mode: Mode, store: str) -> None:
+def test_injected_graph_is_traversable(server: Running, mode: Mode, store: str) -> None:
     answer = filled(server, mode, store)
     assert (answer["nodes_created"], answer["edges_created"], answer["sequence"]) == (3, 2, 1)
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="req-001", depth=3)
@@ -171,7 +171,7 @@ def test_what_is_injected_can_be_walked(server: Running, mode: Mode, store: str)
     assert (walked.structured_content["count"], walked.structured_content["store"]) == (3, store)
 
 
-def test_a_walk_shows_weights_and_goes_one_hop_by_default(server: Running, store: str) -> None:
+def test_traversal_shows_weights_and_defaults_to_one_hop(server: Running, store: str) -> None:
     nodes = [{"id": each, "type": "t"} for each in ("a", "b", "c")]
     edges = [
         {"from": "a", "to": "b", "relation_type": "R", "weight": 0.004, "valid_to": "2030-01-01T00:00:00Z"},
@@ -185,7 +185,7 @@ def test_a_walk_shows_weights_and_goes_one_hop_by_default(server: Running, store
     assert '"b" -[R]-> "c" (weight=-12.50)' in text_of(far)
 
 
-def test_details_are_told_when_they_are_asked_for(server: Running, mode: Mode, store: str) -> None:
+def test_detail_includes_all_fields(server: Running, mode: Mode, store: str) -> None:
     sequence = filled(server, mode, store)["sequence"]
     asked = {"index": store, "start_id": "req-001", "detail": True}
     walked = call(server.url, mode, "traverse_knowledge_graph", **asked).structured_content
@@ -197,7 +197,7 @@ def test_details_are_told_when_they_are_asked_for(server: Running, mode: Mode, s
     assert {"sequence", "created_at"} <= set(one["node"])
 
 
-def test_walking_from_nowhere_says_so(server: Running, mode: Mode, store: str) -> None:
+def test_traversal_from_an_unknown_node(server: Running, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="nowhere")
     assert text_of(walked).startswith('Traversal from "nowhere" (depth 1) — 0 nodes, 0 edges\n\n=== Nodes ===')
@@ -230,7 +230,7 @@ def test_deleting(server: Running, mode: Mode, store: str) -> None:
     assert "no entity" in text_of(call(server.url, mode, "delete_graph_entity", index=store, id="req-001"))
 
 
-def test_skipped_edges_are_named(server: Running, mode: Mode, store: str) -> None:
+def test_skipped_edges_are_listed(server: Running, mode: Mode, store: str) -> None:
     edges = [{"from": "req-001", "to": "nobody", "relation_type": "X"}]
     answer = call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=edges)
     assert answer.structured_content["edges_skipped_count"] == 1
@@ -238,7 +238,7 @@ def test_skipped_edges_are_named(server: Running, mode: Mode, store: str) -> Non
     assert "send the skipped edges again" in answer.structured_content["hint"]
 
 
-def test_searching_finds_what_was_written(server: Running, mode: Mode, store: str) -> None:
+def test_search_finds_written_entities(server: Running, mode: Mode, store: str) -> None:
     sequence = filled(server, mode, store)["sequence"]
     found = call(server.url, mode, "search_knowledge", index=store, query="email login", at_least=sequence, limit=2)
     assert found.structured_content["hits"][0]["node"]["id"] == "req-001"
@@ -255,7 +255,7 @@ def test_searching_finds_what_was_written(server: Running, mode: Mode, store: st
     assert "queries" in refusal(server.url, mode, "search_knowledge", index=store)
 
 
-def test_a_search_sees_what_its_caller_has_just_written(server: Running, mode: Mode, store: str) -> None:
+def test_search_reads_own_writes(server: Running, mode: Mode, store: str) -> None:
     for number in range(10):
         word = f"word{number}"
         call(
@@ -268,7 +268,7 @@ def test_a_search_sees_what_its_caller_has_just_written(server: Running, mode: M
         assert word in context["ids"] or "lag" in context["hint"]
 
 
-def test_reading_describing_listing(server: Running, mode: Mode, store: str) -> None:
+def test_read_describe_and_list(server: Running, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     entity = call(server.url, mode, "get_entity", index=store, id="req-001")
     assert entity.structured_content["node"]["content"] == "Login via email"
@@ -298,7 +298,7 @@ def test_querying(server: Running, mode: Mode, store: str) -> None:
     assert call(server.url, mode, "describe_store", index=store).structured_content["nodes"] == 3
 
 
-def test_a_default_store_comes_with_header_or_url(bare: httpx.Client, store: str) -> None:
+def test_default_store_from_header_or_url(bare: httpx.Client, store: str) -> None:
     one, node = Stateless(bare), [{"id": "a", "type": "t"}]
     assert not one.call("inject_knowledge_graph", {"nodes": node}, kgserve_store=store)["isError"]
     session = Session(bare)
@@ -309,24 +309,24 @@ def test_a_default_store_comes_with_header_or_url(bare: httpx.Client, store: str
         assert not Stateless(named).call("get_entity", {"id": "a"})["isError"]
 
 
-def test_what_index_says_wins_over_the_default(bare: httpx.Client, store: str) -> None:
+def test_index_overrides_the_default_store(bare: httpx.Client, store: str) -> None:
     result = Stateless(bare).call("get_entity", {"index": "not-there", "id": "a"}, kgserve_store=store)
     assert result["isError"]
     assert "not-there" in result["content"][0]["text"]
 
 
-def test_null_is_as_good_as_left_out(server: Running, store: str) -> None:
+def test_null_arguments_count_as_omitted(server: Running, store: str) -> None:
     given = {"index": store, "nodes": [{"id": "a", "type": "t", "content": None}], "edges": None}
     assert call(server.url, "auto", "inject_knowledge_graph", **given).structured_content["nodes_created"] == 1
 
 
-def test_no_store_at_all_is_an_error_that_helps(server: Running, mode: Mode) -> None:
+def test_missing_store_argument_error_lists_stores(server: Running, mode: Mode) -> None:
     assert "list_stores" in refusal(server.url, mode, "traverse_knowledge_graph", start_id="a")
     assert "list_stores" in refusal(server.url, mode, "inject_knowledge_graph", nodes=NODES)
 
 
 @pytest.mark.parametrize("index", ["../x", "a b", "demo\n", "x" * 65, "con"])
-def test_names_that_cannot_be_are_refused(server: Running, index: str) -> None:
+def test_invalid_names_are_refused(server: Running, index: str) -> None:
     assert refusal(server.url, "auto", "inject_knowledge_graph", index=index, nodes=NODES)
     names = call(server.url, "auto", "list_stores", limit=100).structured_content["stores"]
     assert index not in {each["name"] for each in names}
@@ -342,7 +342,7 @@ def test_names_that_cannot_be_are_refused(server: Running, index: str) -> None:
         (b"[" * 70 + b"]" * 70, "64 levels deep"),
     ],
 )
-def test_values_that_no_store_holds_are_refused(bare: httpx.Client, store: str, written: bytes, said: str) -> None:
+def test_invalid_values_are_refused(bare: httpx.Client, store: str, written: bytes, said: str) -> None:
     marked = {"index": store, "nodes": [{"id": "a", "type": "t", "attributes": {"x": "MARK"}}]}
     stateless = Stateless(bare)
     sent = stateless.post("tools/call", {"name": "inject_knowledge_graph", "arguments": marked}).request
@@ -355,7 +355,7 @@ def test_values_that_no_store_holds_are_refused(bare: httpx.Client, store: str, 
     assert stored["attributes"] == {"x": "MARK"}
 
 
-def test_progress_is_reported_to_those_who_ask(server: Running, mode: Mode, store: str) -> None:
+def test_progress_is_reported_on_request(server: Running, mode: Mode, store: str) -> None:
     heard: list[tuple[float, str | None]] = []
 
     async def listen(progress: float, total: float | None, message: str | None) -> None:
@@ -399,7 +399,7 @@ def test_entities_by_attributes_and_ids(server: Running, mode: Mode, store: str)
     assert refusal(server.url, mode, "delete_graph_entity", index=store)
 
 
-def test_merging_and_taking_it_back(server: Running, mode: Mode, store: str) -> None:
+def test_merge_and_unmerge(server: Running, mode: Mode, store: str) -> None:
     nodes = [{"id": "bob", "type": "person", "attributes": {"desk": 4}}, {"id": "robert", "type": "person"}]
     nodes += [{"id": "acme", "type": "company"}]
     edges = [{"from": "bob", "to": "acme", "relation_type": "WORKS_AT"}]

@@ -12,12 +12,12 @@ OTHERS = ["created_by", "valid_from"]
 
 
 def manual(bare: httpx.Client, store: str) -> None:
-    """A store that keeps both of two versions that were written beside each other."""
+    """Store that keeps conflicting heads."""
     assert bare.put(f"/api/memory/{store}").is_success
     assert bare.patch(f"/api/memory/{store}", json={"conflict_policy": "manual"}).is_success
 
 
-def test_a_version_is_whole(server: Running, mode: Mode, store: str) -> None:
+def test_put_node_replaces_the_whole_version(server: Running, mode: Mode, store: str) -> None:
     first = call(
         server.url,
         mode,
@@ -57,7 +57,7 @@ def test_a_version_is_whole(server: Running, mode: Mode, store: str) -> None:
     assert made["node"]["id"] not in {"", "a"}
 
 
-def test_what_a_node_says_is_shown(server: Running, mode: Mode, store: str) -> None:
+def test_node_fields_are_shown(server: Running, mode: Mode, store: str) -> None:
     fields = {"summary": "in short", "tags": ["red", "b c"], "valid_to": "2021-01-01T00:00:00.5Z", "created_by": "ann"}
     edge = {"from": "a", "to": "b", "relation_type": "R", "ordinal": 2, "valid_from": "2020-01-01T00:00:00Z"}
     nodes = [{"id": "a", "type": "t", "content": "x", **fields}, {"id": "b", "type": "t"}]
@@ -73,7 +73,7 @@ def test_what_a_node_says_is_shown(server: Running, mode: Mode, store: str) -> N
     assert read.endswith(f'  "a" -[R]-> "b" ordinal=2 valid_from=2020-01-01T00:00:00Z\nStore "{store}".')
 
 
-def test_a_conflict_is_an_error_that_helps(server: Running, bare: httpx.Client, mode: Mode, store: str) -> None:
+def test_conflict_error_explains_resolution(server: Running, bare: httpx.Client, mode: Mode, store: str) -> None:
     manual(bare, store)
     put = {"index": store, "lineage_id": "a", "kind": "note"}
     call(server.url, mode, "put_node", **put, content="one")
@@ -93,7 +93,9 @@ def test_a_conflict_is_an_error_that_helps(server: Running, bare: httpx.Client, 
     assert "conflicts" not in settled.structured_content["node"]
 
 
-def test_a_long_conflict_keeps_to_its_size(server: Running, bare: httpx.Client, mode: Mode, store: str) -> None:
+def test_large_conflict_stays_within_the_size_limit(
+    server: Running, bare: httpx.Client, mode: Mode, store: str
+) -> None:
     manual(bare, store)
     put = {"index": store, "lineage_id": "a", "kind": "note", "based_on_version": 1}
     call(server.url, mode, "put_node", index=store, lineage_id="a", kind="note")
@@ -108,7 +110,7 @@ def test_a_long_conflict_keeps_to_its_size(server: Running, bare: httpx.Client, 
     assert "get_entity" in result.structured_content["hint"]
 
 
-def test_a_subgraph_tells_of_each_item(server: Running, mode: Mode, store: str) -> None:
+def test_put_subgraph_reports_each_item(server: Running, mode: Mode, store: str) -> None:
     nodes = [
         {"ref": "one", "kind": "note", "content": "1"},
         {"ref": "two", "content": "no kind"},
@@ -131,7 +133,7 @@ def test_a_subgraph_tells_of_each_item(server: Running, mode: Mode, store: str) 
     assert "at most 50" in refusal(server.url, mode, "put_subgraph", index=store, nodes=[{"kind": "n"}] * 51)
 
 
-def test_a_subgraph_in_the_words_of_the_other_tools(server: Running, mode: Mode, store: str) -> None:
+def test_put_subgraph_accepts_field_aliases(server: Running, mode: Mode, store: str) -> None:
     nodes = [{"ref": "one", "type": "note", "content": "1", "attributes": {"n": 1}}, {"id": "three", "type": "note"}]
     edges = [{"from": "one", "to": "three", "relation_type": "R", "attributes": {"m": 2}}]
     done = call(server.url, mode, "put_subgraph", index=store, nodes=nodes, edges=edges).structured_content
@@ -147,7 +149,7 @@ def test_a_subgraph_in_the_words_of_the_other_tools(server: Running, mode: Mode,
     assert late["nodes"][0]["cleared"] == ["content"]
 
 
-def test_a_long_subgraph_keeps_to_its_size(server: Running, store: str) -> None:
+def test_large_subgraph_stays_within_the_size_limit(server: Running, store: str) -> None:
     nodes = [{"lineage_id": f"{n:03}" + "i" * 500, "kind": "note", "ref": f"{n}" + "r" * 400} for n in range(50)]
     edges = [
         {"from_lineage": nodes[n % 50]["lineage_id"], "to_lineage": nodes[0]["lineage_id"], "kind": f"{n}" + "k" * 400}
@@ -155,11 +157,11 @@ def test_a_long_subgraph_keeps_to_its_size(server: Running, store: str) -> None:
     ]
     done = call(server.url, "auto", "put_subgraph", index=store, nodes=nodes, edges=edges)
     assert len(text_of(done)) <= 25_000
-    # The ids alone are that long, and each must be told.
+    # The ids alone are that long, and each must be listed.
     assert len(msgspec.json.encode(done.structured_content)) <= 28_500
     assert [node["lineage_id"] for node in done.structured_content["nodes"]] == [node["lineage_id"] for node in nodes]
     assert len(done.structured_content["edges"]) == 100
-    assert "left out" in done.structured_content["more"]
+    assert "omitted" in done.structured_content["more"]
 
 
 def test_retiring(server: Running, mode: Mode, store: str) -> None:
@@ -185,7 +187,7 @@ def test_retiring(server: Running, mode: Mode, store: str) -> None:
     assert "nobody" in refusal(server.url, mode, "retire_entity", index=store, id="nobody")
 
 
-def test_stale_entities_are_left_out_of_a_search(server: Running, mode: Mode, store: str) -> None:
+def test_search_excludes_stale_entities(server: Running, mode: Mode, store: str) -> None:
     nodes = [{"id": "old", "type": "t", "content": "tea", "freshness_at": "2020-01-01T00:00:00Z"}]
     nodes += [{"id": "new", "type": "t", "content": "tea"}]
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=nodes)

@@ -1,4 +1,4 @@
-// What changes, as it changes. One stream serves all tabs: browsers have six connections to a host, and each stream would hold one.
+// Live updates. One event stream serves all tabs, because browsers allow six connections to a host.
 
 import { signal } from "./vendor/preact.js";
 import { key, Refused, request } from "./server.js";
@@ -10,10 +10,10 @@ const KEPT = 200;
 const LONGEST_PAUSE = 30_000;
 const SHARED = "BroadcastChannel" in globalThis && Boolean(navigator.locks);
 
-/** Whether events come, and if not why. */
+/** State of the event stream, with the reason if it is down. */
 export const live = signal({ on: false, why: "" });
 export const wanted = signal(true);
-/** The last events of the store that is shown, newest first. */
+/** Last events of the current store, newest first. */
 export const strip = signal(/** @type {Told[]} */ ([]));
 /** @type {Set<(told: Told) => void>} */
 const listeners = new Set();
@@ -55,7 +55,7 @@ function tell(told) {
   receive(told);
 }
 
-/** Begin to follow, or follow as somebody else. */
+/** Start following events, or restart with another key. */
 export function follow() {
   running?.abort();
   channel?.close();

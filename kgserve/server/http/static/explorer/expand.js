@@ -1,4 +1,4 @@
-// Expanding a node: its neighbours, those in other stores among them, and taking back what that brought.
+// Expanding and collapsing a node: its neighbours, including those in other stores.
 
 import { moment, MOST_NODES } from "./graph/model.js";
 import { AN_EXPANSION, chosenIds, FIRST_NODES, fits, onlyShownTypes, own, piece, REFRESHED, show } from "./load.js";

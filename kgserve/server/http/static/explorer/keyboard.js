@@ -1,4 +1,4 @@
-// Everything by keys. What stands here is also what `?` lists.
+// Keyboard shortcuts, as listed by `?`.
 
 import { towards } from "./graph/pick.js";
 import { expand } from "./load.js";

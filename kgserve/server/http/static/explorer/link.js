@@ -1,4 +1,4 @@
-// The whole view as the fragment of the address, and back. A key is never part of it, but for the one that is handed over at the start.
+// The view as the fragment of the URL, and back. It never contains the API key, except the one passed at the start.
 
 /**
  * @typedef {object} Link

@@ -1,4 +1,4 @@
-// Bringing things onto the canvas, and taking them away.
+// Loading nodes onto the canvas, and removing them.
 
 import { batch, signal } from "./vendor/preact.js";
 import { MOST_NODES } from "./graph/model.js";
@@ -12,18 +12,18 @@ const FIRST = 12;
 export const FIRST_NODES = 300;
 export const AN_EXPANSION = 50;
 const DETAILED = 1000;
-/** So many nodes are asked for again at once. */
+/** Nodes per refresh request. */
 export const REFRESHED = 2000;
-/** So often an overview can grow. */
+/** Maximum number of times an overview can grow. */
 const ROUNDS = 9;
 const BUCKETS = 120;
-/** So long, in milliseconds, a first picture waits for lives: a history that is still catching up would hold it up. */
+/** Milliseconds that the first picture waits for lifespans, because the history may still be catching up. */
 const PATIENCE = 400;
-/** Goes up when the canvas is cleared: what was asked for before is not wanted any more. */
+/** Incremented when the canvas is cleared; responses to earlier requests are discarded. */
 let turn = 0;
 /** What was last asked of the store, beside which a drawing is asked for. @type {Promise<void>} */
 let aboutAsked = Promise.resolve();
-/** What was put on the canvas, rather than the overview. */
+/** Ids that were put on the canvas explicitly instead of the overview. */
 export const chosenIds = signal(false);
 
 /** What comes for the canvas as it is, and for no other: ends as what was given up does, when it was cleared meanwhile. @template T @param {Promise<T>} coming */
@@ -61,7 +61,7 @@ async function firstPiece(wanted) {
   return present(wanted);
 }
 
-/** Make room for a store. */
+/** Reset the state for a store. */
 export function clear() {
   turn++;
   graph.nodes.clear();
@@ -77,7 +77,7 @@ export function clear() {
   });
 }
 
-/** Forget the store before. */
+/** Forget the previous store. */
 export function leave() {
   clear();
   batch(() => {
@@ -92,7 +92,7 @@ export function leave() {
   });
 }
 
-/** What the store holds and how it is set. */
+/** Load statistics and settings of the store. */
 export function refreshAbout() {
   const name = store.value;
   aboutAsked = Promise.all([ask("GET", memory(name, "stats")), ask("GET", memory(name))]).then(([stats, settings]) => {
@@ -125,7 +125,7 @@ export function fits(more) {
   return false;
 }
 
-/** First sight: all of a small store, else the best connected nodes and what is around them; each further `round` shows more. */
+/** Load the overview: all of a small store, else the nodes of highest degree with neighbours; each `round` loads more. */
 export const overview = (round = 0) =>
   attempt(async () => {
     const most = Math.min(MOST_NODES, FIRST_NODES * 4 ** round);
@@ -139,16 +139,16 @@ export const overview = (round = 0) =>
     if (nodes > MOST_NODES && round && most >= MOST_NODES) say(W.tooMany(nodes, MOST_NODES), true);
   });
 
-/** The types that are not switched off, where some are. */
+/** Visible types, if some are hidden. */
 export function onlyShownTypes() {
   if (!hiddenTypes.value.size) return undefined;
   return Object.keys(about.value?.stats.types ?? {}).filter((type) => !hiddenTypes.value.has(type));
 }
 
-/** How often more of the overview was asked for. */
+/** Number of times that the overview was enlarged. */
 let rounds = 0;
 
-/** More of the overview: four times as much, up to what the canvas takes. */
+/** Enlarge the overview fourfold, up to the limit of the canvas. */
 export const more = () => overview(rounds + 1);
 
 /** Put nodes on the canvas, with all edges among them and those that are there. @param {string[]} ids */
@@ -226,10 +226,10 @@ function left(row) {
   return row.confidence * 0.5 ** (Math.max(0, age) / days);
 }
 
-/** Goes up when something was written that no event has told of. */
+/** Incremented for writes that no event reported. */
 export const missed = signal(0);
 
-/** See what was written between the first look and the first event: its number of commits says whether anything was. */
+/** Load writes between the first request and the first event, if the number of commits has changed. */
 export const catchUp = () =>
   attempt(async () => {
     const seen = stores.value?.find((one) => one.name === store.value)?.sequence;
@@ -240,7 +240,7 @@ export const catchUp = () =>
     changed();
   });
 
-/** How many memories a store has: its numbers tell. */
+/** Number of memories of a store, from its statistics. */
 export const memoryCount = signal({ store: "", count: 0 });
 
 /** A node that was written: what the canvas shows of it. @param {any} row as the server gives it */

@@ -1,4 +1,4 @@
-// The page: what stands where.
+// Layout of the page.
 
 import { html, render, signal } from "./vendor/preact.js";
 import { onKey } from "./keyboard.js";
@@ -18,7 +18,7 @@ import { W } from "./words.js";
 const VIEWS = /** @type {const} */ (["graph", "table", "memories", "live", "stats", "settings"]);
 const SHEETS = /** @type {const} */ (["types", "middle", "details"]);
 const PARTS = { graph: CanvasView, table: Table, memories: Memories, live: Live, stats: Stats, settings: Settings };
-/** The server could not be reached at all. */
+/** Set when the server could not be reached. */
 const unreachable = signal("");
 
 function Tabs() {

@@ -1,4 +1,4 @@
-// From what is known to what is drawn: who is seen, how big, in which colour and manner.
+// From the model to the drawing: visible nodes with size, colour and style.
 
 import { radiusOf } from "./graph/renderer.js";
 import { difference } from "./graph/time.js";

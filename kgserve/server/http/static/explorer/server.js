@@ -1,4 +1,4 @@
-// Every question to the server goes through here: with the key, with an end, and with errors that people can read.
+// HTTP client of the explorer: adds the key, limits the time, and makes errors readable.
 
 import { signal } from "./vendor/preact.js";
 import { W } from "./words.js";
@@ -7,9 +7,9 @@ const KEY = "kgserve-key";
 const RETRIES = 2;
 const LONGEST_WAIT = 5;
 
-/** Kept for this tab alone, until it is closed; it goes to this server and nowhere else. */
+/** API key; kept until this tab is closed, and sent to this server only. */
 export const key = signal(sessionStorage.getItem(KEY) ?? "");
-/** Whether the server has refused to answer without a key, or with the one that there is. */
+/** True if the server refused the request without a key, or with the current one. */
 export const refused = signal(false);
 
 /** @param {string} value the empty text forgets the key */
@@ -20,10 +20,10 @@ export function useKey(value) {
   refused.value = false;
 }
 
-/** Goes up with each 404. */
+/** Incremented with each 404. */
 export const missing = signal(0);
 
-/** The server did not answer at all. */
+/** Error of a request without a response. */
 export class Unreachable extends Error {}
 
 export class Refused extends Error {

@@ -1,4 +1,4 @@
-// Coming in, going from store to store, and keeping the address what is shown.
+// Login, navigation between stores, and synchronization of the URL with the view.
 
 import { batch, effect } from "./vendor/preact.js";
 import { format, keyIn, parse } from "./link.js";
@@ -10,13 +10,13 @@ import { runSearch } from "./panel/search.js";
 
 const MOST_IDS = 200;
 const LOCAL = new Set(["localhost", "127.0.0.1", "[::1]"]);
-/** While a store is being opened the address is read, not written. */
+/** True while a store is being opened: the URL is read, not written. */
 let opening = 0;
 export async function listStores() {
   stores.value = (await ask("GET", "/api/memory")).stores;
 }
 
-/** Begin, or begin anew with another key. */
+/** Start, or restart with another key. */
 export async function enter() {
   const handed = keyIn(location.hash);
   if (handed) {
@@ -78,7 +78,7 @@ async function go(link) {
   }
 }
 
-/** Show again what the address says. */
+/** Restore the view from the URL. */
 export const reopen = () => go(parse(location.hash));
 
 async function countMemories() {
@@ -100,7 +100,7 @@ function write() {
   if (now !== location.hash) history.replaceState(null, "", now);
 }
 
-/** Keep address and page the same, from now on. */
+/** Keep the URL and the view synchronized. */
 export function keepAddress() {
   addEventListener("hashchange", () => {
     if (location.hash !== here()) void go(parse(location.hash));

@@ -1,4 +1,4 @@
-// What the page shows, as signals that its parts share. What can be worked out from others is computed, never kept twice.
+// Shared state of the page, as signals. Derived values are computed.
 
 import { computed, signal } from "./vendor/preact.js";
 import { Looks } from "./graph/colours.js";
@@ -9,38 +9,38 @@ import { difference, holds } from "./graph/time.js";
 /** @typedef {import("./graph/model.js").Edge} Edge */
 /** @typedef {import("./graph/time.js").Clock} Clock */
 
-/** Who asks: `{name, role, stores, expires, open}`; null: not known yet. */
+/** Caller: `{name, role, stores, expires, open}`; null: not known yet. */
 export const me = signal(/** @type {any} */ (null));
-/** The stores as listed; null: not known yet. */
+/** List of stores; null: not known yet. */
 export const stores = signal(/** @type {any[] | null} */ (null));
-/** The store that is shown; the empty text: the list of stores. */
+/** Current store; empty text: the list of stores. */
 export const store = signal("");
-/** Why the store cannot be shown, or not any more; empty: it can. */
+/** Reason why the store cannot be shown; empty: it can. */
 export const lost = signal("");
 /** Its `stats`, `settings`, and `timeline`. */
 export const about = signal(/** @type {{stats: any, settings: any} | null} */ (null));
 export const timeline = signal(/** @type {[number, number, string, string, number][]} */ ([]));
-/** Why there is no looking back in this store; empty: there is. */
+/** Reason why this store has no history to browse; empty: it has. */
 export const noPast = signal("");
 
 export const graph = new Graph();
 export const looks = new Looks();
-/** Goes up whenever what is on the canvas, or its looks, have changed. */
+/** Incremented when the content or style of the canvas changes. */
 export const revision = signal(0);
-/** Goes up whenever nodes have moved. */
+/** Incremented when nodes move. */
 export const moved = signal(0);
 export const settled = signal(true);
-/** How the canvas came to be: the overview, or what was put there. */
+/** Origin of the canvas content: the overview, or explicit nodes. */
 export const truncated = signal(false);
 
-/** Which part of the middle is shown: `graph`, `table`, `memories`, `live`, `stats`, `settings`. */
+/** Visible view: `graph`, `table`, `memories`, `live`, `stats`, `settings`. */
 export const view = signal("graph");
-/** On narrow screens, which part: `middle`, `types`, `details`. */
+/** Visible part on narrow screens: `middle`, `types`, `details`. */
 export const sheet = signal("middle");
-/** The node that the panel shows and the keyboard moves from: its key. */
+/** Key of the node in focus, which the panel shows and keyboard navigation starts from. */
 export const focus = signal("");
 export const selected = signal(/** @type {Set<string>} */ (new Set()));
-/** Nodes of a path that was asked for, in order. */
+/** Nodes of the requested path, in order. */
 export const way = signal(/** @type {string[]} */ ([]));
 export const hiddenTypes = signal(/** @type {Set<string>} */ (new Set()));
 export const hiddenRelations = signal(/** @type {Set<string>} */ (new Set()));
@@ -49,14 +49,14 @@ export const hiddenRelations = signal(/** @type {Set<string>} */ (new Set()));
 export const asOf = signal(/** @type {number | null} */ (null));
 /** `now`, `any`, or a time as text. */
 export const validAt = signal("now");
-/** Two commits whose difference is shown; null: none. */
+/** Two commits that are compared; null: none. */
 export const compared = signal(/** @type {{before: number, after: number} | null} */ (null));
 
 export const searchText = signal("");
 export const cypherOpen = signal(false);
 export const helpOpen = signal(false);
 export const keyOpen = signal(false);
-/** A sentence for everybody, read out as it comes. */
+/** Status message, announced by screen readers. */
 export const message = signal(/** @type {{text: string, bad: boolean}} */ ({ text: "", bad: false }));
 export const busy = signal(0);
 
@@ -69,7 +69,7 @@ export const clock = computed(() => {
   return { asOf: asOf.value, validAt: at === "any" ? null : at === "now" ? Date.now() : Date.parse(at) };
 });
 
-/** What of the canvas is to be seen, as the clocks, the comparison and the filters have it. */
+/** Visible part of the canvas, by clocks, comparison and filters. */
 export const visible = computed(() => {
   revision.value;
   const [time, two] = [clock.value, compared.value];

@@ -1,4 +1,4 @@
-// Notice when the store that is shown is dropped: an event says so, or what is asked for later. Loaded after the first picture.
+// Detect that the current store was dropped, by an event or a later 404. Loaded after the first picture.
 
 import { effect } from "./vendor/preact.js";
 import { leave } from "./load.js";
@@ -8,14 +8,14 @@ import { listStores } from "./session.js";
 import { about, lost, store } from "./state.js";
 import { W } from "./words.js";
 
-/** Put a sentence in the place of the store: what is left on the page could only mislead. */
+/** Replace the view of the store with a message. */
 function drop() {
   leave();
   lost.value = W.dropped(store.value);
   void listStores().catch(() => undefined);
 }
 
-/** After an answer that something is not there: see whether the store is. */
+/** After a 404: check whether the store exists. */
 async function checkStore() {
   const name = store.value;
   if (!name || !about.value || lost.value) return;

@@ -6,7 +6,7 @@ export const SHAPES = /** @type {const} */ (["circle", "square", "triangle"]);
 
 /** @typedef {{colour: number, shape: (typeof SHAPES)[number]}} Look */
 
-/** Types get their looks in the order in which they are met, and keep them. */
+/** Types get colours and shapes in the order of their appearance, and keep them. */
 export class Looks {
   constructor() {
     /** @type {Map<string, Look>} */

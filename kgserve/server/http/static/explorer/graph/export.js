@@ -1,4 +1,4 @@
-// The canvas as a picture to take away: PNG by the renderer, SVG as text.
+// Export of the canvas: PNG by the renderer, SVG as text.
 
 import { LIGHT } from "./colours.js";
 import { Renderer } from "./renderer.js";

@@ -1,4 +1,4 @@
-// What stands beside a node, and how a text is cut.
+// Labels of nodes, and truncation of texts.
 
 const LONGEST = 36;
 const NAMES = ["name", "title", "label"];

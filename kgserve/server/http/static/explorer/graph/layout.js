@@ -1,4 +1,4 @@
-// Hands nodes to the worker that places them, and takes their places back.
+// Interface of the layout worker: sends nodes and receives positions.
 
 const SPREAD = 24;
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
@@ -75,7 +75,7 @@ export class Layout {
     return true;
   }
 
-  /** Nothing that is still under way counts any more. */
+  /** Discard results that are still pending. */
   stop() {
     this.round++;
   }

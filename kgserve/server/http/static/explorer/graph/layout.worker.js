@@ -1,4 +1,4 @@
-// Finds places for nodes, off the page's own thread. Places are told every 120 ms, so that one sees them settle.
+// Layout in a worker thread. It reports positions every 120 ms, so that the layout is animated.
 
 import { forceCollide, forceLink, forceManyBody, forceSimulation, forceX, forceY } from "../vendor/d3-force.js";
 

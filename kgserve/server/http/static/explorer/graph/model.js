@@ -1,4 +1,4 @@
-// What is on the canvas: nodes and edges with their lives, whichever way they came. Pure: knows neither page nor server.
+// Model of the canvas: nodes and edges with lifespans. Independent of page and server.
 
 /** @typedef {[number, number | null]} Span commits from and until which a state holds; null: it still does */
 /**

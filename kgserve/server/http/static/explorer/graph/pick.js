@@ -1,8 +1,8 @@
-// What is under a point, and which neighbour lies in a direction.
+// Hit testing, and navigation to a neighbour in a direction.
 
 const CELL = 60;
 
-/** Finds nodes by place: a grid of cells, made anew when nodes have moved. */
+/** Spatial index of nodes: a grid of cells, rebuilt when nodes have moved. */
 export class Places {
   /** @param {Iterable<import("./model.js").Node>} nodes those that can be met */
   constructor(nodes) {

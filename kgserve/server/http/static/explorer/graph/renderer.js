@@ -1,4 +1,4 @@
-// Draws nodes and edges into a canvas. Paths are gathered by how they look, for each stroke and fill has its price.
+// Draws nodes and edges into a canvas. Paths are batched by style, because each stroke and fill is expensive.
 
 import { DARK, LIGHT } from "./colours.js";
 
@@ -13,7 +13,7 @@ import { DARK, LIGHT } from "./colours.js";
 const WIDTHS = [0.8, 1.6, 3];
 const TURN = 2 * Math.PI;
 const MANY_LABELS = 90;
-/** In a crowd each label costs more of a frame than it tells. */
+/** Limit of labels, which are expensive to draw. */
 const CROWD = 1500;
 const LABELS_OF_CROWD = 25;
 const ARROWS = 600;

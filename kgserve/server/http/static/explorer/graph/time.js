@@ -1,4 +1,4 @@
-// The two clocks: what the store knew as of a commit, and what was true at a time. Comparisons of two numbers a row, and nothing else.
+// The two clocks: what the store knew as of a commit, and what was true at a time. Two number comparisons per row.
 
 /** @typedef {import("./model.js").Span} Span */
 /** @typedef {{lives: Span[] | null, validFrom: number | null, validTo: number | null}} Dated */

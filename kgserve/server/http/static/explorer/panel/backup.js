@@ -1,4 +1,4 @@
-// Backups: made by the server, where it has a folder for them; where not, the command.
+// Backups: by the server if it has a backup folder, otherwise the command to run.
 
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";

@@ -1,4 +1,4 @@
-// The top of the page: which store, what is sought, which moment, who asks.
+// Top bar: store, search, clocks and caller.
 
 import { html } from "../vendor/preact.js";
 import { live } from "../events.js";

@@ -1,4 +1,4 @@
-// The canvas: drawing when something has changed, and what hand and mouse do on it.
+// The canvas: drawing on changes, and pointer input.
 
 import { effect, html, useEffect, useRef } from "../vendor/preact.js";
 import { listen } from "../events.js";
@@ -21,7 +21,7 @@ const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 /** @type {Canvas | null} */
 let current = null;
-/** What the keyboard and the buttons ask of the canvas. */
+/** Commands of the canvas for keyboard and buttons. */
 export const canvas = {
   fit: () => current?.fit(),
   zoom: (/** @type {number} */ by) => current?.zoom(by),
@@ -31,7 +31,7 @@ export const canvas = {
     return current;
   },
 };
-/** Where the view was, by store: another part of the page may have been looked at meanwhile. */
+/** Viewport by store, kept while another view is shown. */
 const views = new Map();
 
 class Canvas {
@@ -41,7 +41,7 @@ class Canvas {
     this.renderer = new Renderer(element);
     this.view = views.get(store.value) ?? { x: 0, y: 0, scale: 1 };
     this.fitted = views.has(store.value);
-    /** Whether somebody has chosen what to see; if not, all of it stays in sight. */
+    /** True if the user moved the viewport; otherwise everything stays visible. */
     this.chosen = this.fitted;
     /** @type {Map<string, number>} */
     this.pulses = new Map();
@@ -77,7 +77,7 @@ class Canvas {
     }
   }
 
-  /** Keep where nodes are for this tab. */
+  /** Store the positions of nodes for this tab. */
   remember() {
     const places = [...graph.nodes.values()].map((node) => [node.key, Math.round(node.x), Math.round(node.y)]);
     try {
@@ -87,7 +87,7 @@ class Canvas {
     }
   }
 
-  /** Nodes that were on the canvas before, all of them, go where they were. */
+  /** Restore positions if all nodes were on the canvas before. */
   recall() {
     if ([...graph.nodes.values()].some((node) => node.placed)) return;
     const kept = new Map(JSON.parse(sessionStorage.getItem(`kgserve-places ${store.value}`) ?? "[]").map((/** @type {any[]} */ [key, x, y]) => [key, [x, y]]));
@@ -107,7 +107,7 @@ class Canvas {
     this.ask();
   }
 
-  /** Draw with the next frame, once. */
+  /** Schedule a drawing for the next frame. */
   ask() {
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;

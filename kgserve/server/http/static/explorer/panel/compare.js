@@ -1,4 +1,4 @@
-// Two commits in one picture, and what differs as a table.
+// Comparison of two commits in one picture, with a table of differences.
 
 import { html } from "../vendor/preact.js";
 import { difference } from "../graph/time.js";

@@ -1,4 +1,4 @@
-// Ask in Cypher: what comes back as graph, table, JSON, and as CSV of all rows.
+// Cypher panel: results as graph, table and JSON, and all rows as CSV.
 
 import { html, signal, useEffect } from "../vendor/preact.js";
 import { put } from "../load.js";
@@ -16,13 +16,13 @@ const OFF = "kgserve-no-statements";
 const text = signal(FIRST);
 const result = signal(/** @type {any} */ (null));
 const wrong = signal("");
-/** Where, if the server says so. */
+/** Position of an error, if the server reports it. */
 const wrongAt = signal(/** @type {{line: number, column: number} | null} */ (null));
 const how = signal("table");
 const writing = signal(false);
 const running = signal(false);
 const remembers = signal(localStorage.getItem(OFF) === null);
-/** Goes up when the statements of a store have changed. */
+/** Incremented when the remembered statements of a store change. */
 const noted = signal(0);
 
 const place = () => `kgserve-statements ${store.value}`;
@@ -93,10 +93,10 @@ const csv = () =>
     save(await answer.blob(), `${store.value}.csv`);
   });
 
-/** What is offered to complete, of which store. */
+/** Completions, and their store. */
 const offered = signal({ store: "", words: /** @type {import("./editor.js").Word[]} */ ([]) });
 
-/** What completion offers: the shell's words, and what this store uses. */
+/** Load completions: the shell's words, and the names that this store uses. */
 async function learn() {
   const mine = store.value;
   const found = await ask("GET", "/api/cypher/words").catch((error) => {

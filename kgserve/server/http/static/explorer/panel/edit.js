@@ -1,4 +1,4 @@
-// Correcting a node: a form over a version that was seen, and both sides where somebody else was quicker.
+// Edit form for a node, based on the displayed version; shows both versions on a conflict.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { refreshNode } from "../load.js";

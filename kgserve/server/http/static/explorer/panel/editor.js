@@ -1,4 +1,4 @@
-// A field for statements: a plain text field, the same text in colours above it, and words that complete what is typed.
+// Statement editor: a text field with a highlighted overlay and completions.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { W } from "../words.js";
@@ -7,7 +7,7 @@ import { W } from "../words.js";
 
 const TOKENS = /\/\/.*|\/\*[\s\S]*?(?:\*\/|$)|'(?:\\.|[^'\\])*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|`[^`]*(?:`|$)|\$\w+|\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b|[A-Za-z_]\w*|[()[\]{}]/g;
 const OPENING = { ")": "(", "]": "[", "}": "{" };
-/** A text that is longer is shown without colours. */
+/** Longer texts are not highlighted. */
 const LONGEST = 20_000;
 const OFFERED = 50;
 

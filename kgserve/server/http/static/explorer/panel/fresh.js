@@ -1,4 +1,4 @@
-// What comes of events: what is on the canvas is updated, what is new is offered.
+// Handling of events: updates the canvas, and offers new nodes.
 
 import { html, signal } from "../vendor/preact.js";
 import { listen, onLive } from "../events.js";
@@ -7,7 +7,7 @@ import { asOf, attempt, changed, graph, selected, store } from "../state.js";
 import { W } from "../words.js";
 
 const REST = 400;
-/** Ids of new nodes that nobody has asked to see yet. */
+/** Ids of new nodes that are not on the canvas yet. */
 export const fresh = signal(/** @type {Set<string>} */ (new Set()));
 let waiting = 0;
 
@@ -48,7 +48,7 @@ function takeEdge(data) {
   changed();
 }
 
-/** What is new is offered, never thrown in. */
+/** Offers new nodes instead of adding them. */
 export function Fresh() {
   const count = fresh.value.size;
   if (!count || asOf.value !== null) return null;

@@ -1,4 +1,4 @@
-// How the server is doing, by what it tells of itself: looked at again every few seconds.
+// Health of the server, from its metrics, refreshed every few seconds.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { request } from "../server.js";
@@ -31,7 +31,7 @@ const below = (/** @type {number | null} */ bound) => (bound === null ? "–" : 
 /** @param {number} seconds */
 const span = (seconds) => (Number.isNaN(seconds) ? "–" : seconds < 1 ? `${number(Math.round(seconds * 10_000) / 10)} ms` : `${number(Math.round(seconds * 10) / 10)} s`);
 
-/** Numbers of one look, found by name and labels. */
+/** Metrics of one scrape, by name and labels. */
 class Look {
   /** @param {Sample[]} samples */
   constructor(samples) {

@@ -1,4 +1,4 @@
-// What `?` shows: every key.
+// Help: all keyboard shortcuts.
 
 import { html } from "../vendor/preact.js";
 import { helpOpen } from "../state.js";

@@ -1,4 +1,4 @@
-// The states that a node has had: what each changed, any two beside each other, and the way back.
+// History of a node: changes of each state, comparison of two states, and revert.
 
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
@@ -8,7 +8,7 @@ import { refreshShown } from "./node.js";
 import { Dialog, plain, time } from "./parts.js";
 import { lookBack } from "./time.js";
 
-/** Fields that say when and how a state was written, rather than what it says. */
+/** Fields with metadata of a state, which are not compared. */
 const ASIDE = new Set(["version", "sequence", "updated_at", "created_at", "superseded_by", "is_current", "confidence_at"]);
 
 /**

@@ -1,4 +1,4 @@
-// Who asks: the form for a key, and what it may do.
+// Form for the API key, and its permissions.
 
 import { html, useState } from "../vendor/preact.js";
 import { enter } from "../session.js";

@@ -1,4 +1,4 @@
-// Parts of the page that come when they are first shown.
+// Panels that are loaded when they are first shown.
 
 import { html, signal } from "../vendor/preact.js";
 import { cypherOpen } from "../state.js";

@@ -1,4 +1,4 @@
-// Types and relations with their counts: switched on and off, recoloured.
+// Legend: types and relations with counts; toggles visibility and colour.
 
 import { html } from "../vendor/preact.js";
 import { more, overview } from "../load.js";

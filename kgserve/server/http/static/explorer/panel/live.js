@@ -1,4 +1,4 @@
-// The last events, as they come.
+// List of the last events.
 
 import { html } from "../vendor/preact.js";
 import { follow, live, strip, wanted } from "../events.js";

@@ -1,4 +1,4 @@
-// The memories of a store in numbers, and what reflecting on them proposes: accepted or refused by a click.
+// Statistics of a store's memories, and proposals of reflection with buttons to accept or refuse.
 
 import { html, signal, useEffect, useState } from "../vendor/preact.js";
 import { put } from "../load.js";
@@ -9,11 +9,11 @@ import { W } from "../words.js";
 import { Bar, number } from "./parts.js";
 import { showNode } from "./search.js";
 
-/** Runs whose proposals are open, newest first. */
+/** Runs with open proposals, newest first. */
 const runs = signal(/** @type {{run: string, proposals: any[], linked: any[]}[]} */ ([]));
 const RUNS = 20;
 
-/** Runs that are kept in the store, with what they have not settled. */
+/** Load the stored runs with their open proposals. */
 async function readRuns() {
   const page = await ask("GET", memory(store.value, "nodes"), { query: { type: "reflection", limit: RUNS, valid_at: "any" } });
   const found = page.nodes.map((/** @type {any} */ node) => ({ run: node.id, proposals: node.attributes.proposals ?? [], linked: [], begun: node.created_at }));

@@ -1,4 +1,4 @@
-// What a memory has besides: how sure it is by now, where it stands, what stands below it, what it was.
+// Memory fields of a node: confidence, parents, children and former validity.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";

@@ -1,4 +1,4 @@
-// What is known of one node: what it says, what it is joined with, how it came to be.
+// Details of a node: content, edges and history.
 
 import { html, signal, useSignalEffect, useState } from "../vendor/preact.js";
 import { listen } from "../events.js";
@@ -16,13 +16,13 @@ import { MemoryFacts } from "./memory.js";
 import { Dialog, number, time, Tree } from "./parts.js";
 
 const EDGES = 20;
-/** The answer about the node in focus; null: none, or not yet. */
+/** Data of the node in focus; null: none, or not loaded yet. */
 export const shown = signal(/** @type {{key: string, answer: any, error: string} | null} */ (null));
-/** Which window is open over it: `edit`, `delete`, `retire`, `heads`. */
+/** Open dialog: `edit`, `delete`, `retire`, `heads`. */
 const doing = signal("");
 let round = 0;
 
-/** Ask for the node in focus. */
+/** Load the node in focus. */
 export async function refreshShown() {
   const mine = ++round;
   const key = focus.value;

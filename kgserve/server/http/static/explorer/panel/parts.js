@@ -1,4 +1,4 @@
-// Small things that several panels are made of.
+// Components that several panels share.
 
 import { html, useEffect, useRef } from "../vendor/preact.js";
 import { W } from "../words.js";

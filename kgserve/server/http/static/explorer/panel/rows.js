@@ -1,11 +1,11 @@
-// Long tables: only the rows in sight are made, and the one that somebody is at.
+// Virtual table: renders the visible rows and the focused one only.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 
 /** What explorer.css says a row is high, in pixels. */
 const HEIGHT = 34;
 const BEYOND = 12;
-/** Sight moves by so many rows at once, so that scrolling a little draws nothing anew. */
+/** Rows by which the rendered range moves, so that small scrolls render nothing. */
 const STEP = 6;
 const MOVES = { ArrowUp: -1, ArrowDown: 1, Home: Number.NEGATIVE_INFINITY, End: Number.POSITIVE_INFINITY };
 

@@ -1,4 +1,4 @@
-// Search: by words and meaning; where indexes are off, by the beginnings of ids.
+// Search by words and meaning; without indexes by id prefix.
 
 import { html, signal } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
@@ -11,7 +11,7 @@ const HITS = 30;
 const BY_ID = "MATCH (n:Entity) WHERE n.id STARTS WITH $start RETURN n.id, n.type, left(n.content, 80) ORDER BY n.id LIMIT $most";
 const MODES = /** @type {const} */ (["hybrid", "keyword", "semantic"]);
 const mode = signal(/** @type {string} */ ("hybrid"));
-/** What was found; null: nothing was asked. */
+/** Search results; null: no search yet. */
 export const found = signal(/** @type {{query: string, hits: any[], note: string, failed?: boolean} | null} */ (null));
 /** @type {AbortController | null} */
 let under = null;

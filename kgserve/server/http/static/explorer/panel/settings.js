@@ -1,4 +1,4 @@
-// The settings of a store as a form, for who may change them.
+// Form for the settings of a store, for admin keys.
 
 import { html, useState } from "../vendor/preact.js";
 import { refreshAbout } from "../load.js";

@@ -1,4 +1,4 @@
-// How a store is doing, and the server: counts, sizes, indexes, and taking things away as files.
+// Statistics of store and server: counts, sizes, indexes, and exports.
 
 import { html, useEffect } from "../vendor/preact.js";
 import { pictureOf, svgOf } from "../graph/export.js";

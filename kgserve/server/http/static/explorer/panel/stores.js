@@ -1,4 +1,4 @@
-// The list of stores, and what to do where there is none.
+// List of stores, with commands to create the first one.
 
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";

@@ -1,4 +1,4 @@
-// The same selection as the canvas, as a table: what screen readers get, and whoever would rather read.
+// The content of the canvas as a table, also for screen readers.
 
 import { computed, html, signal } from "../vendor/preact.js";
 import { expand } from "../load.js";
@@ -33,7 +33,7 @@ const sorted = computed(() => {
   const read = columns.value.find(([name]) => name === by)?.[1] ?? COLUMNS[0][1];
   return [...visible.value.nodes.values()].sort((one, other) => (down ? -1 : 1) * compare(read(one), read(other)));
 });
-/** Nodes that were expanded: what only they brought can be taken back. */
+/** Expanded nodes; collapsing removes the nodes that only they brought. */
 const expanded = computed(() => new Set([...visible.value.nodes.values()].flatMap(({ broughtBy }) => (broughtBy.size === 1 ? [...broughtBy] : []))));
 
 export function Table() {

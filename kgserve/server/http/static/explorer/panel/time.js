@@ -1,4 +1,4 @@
-// Two clocks: what the store knew as of a commit, and what was true at a time. Both are compared in the browser alone.
+// Two clocks: what the store knew as of a commit, and what was true at a time. Evaluated in the browser.
 
 import { computed, html, signal, useSignalEffect } from "../vendor/preact.js";
 import { validRange } from "../graph/time.js";
@@ -12,7 +12,7 @@ import { day, time } from "./parts.js";
 const FRAME = 90;
 const STEPS = 200;
 const HEIGHT = 24;
-/** Nothing is asked for until the hand rests for so long, in milliseconds. */
+/** Milliseconds without input before a request is sent. */
 const REST = 250;
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -49,7 +49,7 @@ function play() {
   }, FRAME);
 }
 
-/** Bars of commits over time, or rather over their numbers, so that the slider below fits. */
+/** Bars of commits by sequence, aligned with the slider. */
 function Bars() {
   const most = Math.max(1, ...timeline.value.map((bucket) => bucket[4]));
   const [begin, end] = [first.value, Math.max(last.value, first.value + 1)];
@@ -79,7 +79,7 @@ function AsOf() {
   </div>`;
 }
 
-/** The least and greatest time that the canvas names. */
+/** Minimum and maximum valid time on the canvas. */
 const range = computed(() => {
   revision.value;
   return validRange([...graph.nodes.values(), ...graph.edges.values()]);
