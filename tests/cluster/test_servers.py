@@ -59,7 +59,7 @@ def test_a_single_server_is_rejected(tmp_path: Path) -> None:
     with (
         nats_servers(tmp_path, 1, alone) as one,
         closing(NatsConnection(one.urls, patience=3)) as connection,
-        pytest.raises(Conflict, match="KGSERVE_LOG_00 of the cluster cannot be made: replicas > 1"),
+        pytest.raises(Conflict, match="KGSERVE_LOG_00 of the cluster cannot be created: replicas > 1"),
     ):
         JetStreamLog(connection)
 
