@@ -133,25 +133,25 @@ class Ownership:
 
     def decided(self, store: str, claim: Claim | None) -> OwnedHere | OwnedBy | NoOwner:
         """Return what a claim means, given what this node knows of itself and of the others."""
-        me = self._membership.beat.node
+        own_name = self._membership.beat.node
         if claim is None or claim.owner.dropped:
             # The node that is asked creates the store, unless it is draining.
             taker = self.taker(store) if self._membership.beat.draining else self._membership.beat
-            if taker.node != me:
+            if taker.node != own_name:
                 return OwnedBy(taker.node, taker.url)
             return NoOwner(1, 0) if claim is None else NoOwner(claim.owner.epoch + 1, claim.revision)
         owner, free = claim.owner, NoOwner(claim.owner.epoch + 1, claim.revision)
-        if owner.node == me:
+        if owner.node == own_name:
             with self._lock:
-                mine = self._epochs.get(store) == owner.epoch
-            return OwnedHere(claim) if mine else free
+                is_owned = self._epochs.get(store) == owner.epoch
+            return OwnedHere(claim) if is_owned else free
         alive = self._membership.alive()
         if not self._membership.is_gone(owner.node):
             # A restarted node may have another URL than when it claimed the store.
             url = alive[owner.node].url if owner.node in alive else owner.url
             return OwnedBy(owner.node, url, self._membership.is_quiet(owner.node))
         first = self.taker(store)
-        return free if first.node == me else OwnedBy(first.node, first.url)
+        return free if first.node == own_name else OwnedBy(first.node, first.url)
 
     def keeps_copy(self, store: str, copies: int) -> bool:
         """Return whether this node is one of the ``copies`` nodes that keep a replica of a store for failover."""
@@ -191,8 +191,8 @@ class Ownership:
         The previous owner loses the store. Raises NoStore, Unconfirmed and Unavailable.
         """
         claim = self.claimed(store)
-        before, me = claim.owner, self._membership.beat
-        owner = Owner(me.node, before.epoch + 1, me.url, before.description, begins, coming=True)
+        before, own_beat = claim.owner, self._membership.beat
+        owner = Owner(own_beat.node, before.epoch + 1, own_beat.url, before.description, begins, coming=True)
         if self._registry.claim(store, owner, claim.revision) is None:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
         with self._lock:

@@ -350,13 +350,13 @@ class ClusterPlacement(Placement):
 
     @override
     def _check_folder(self) -> None:
-        file, me = self.data_dir / NODE_FILE, self._ownership.node
+        file, own_name = self.data_dir / NODE_FILE, self._ownership.node
         if file.exists():
             before = decode_json(file.read_bytes(), _ClusterFile).node
-            if before != me:
-                raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, not to {me!r}")
+            if before != own_name:
+                raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, not to {own_name!r}")
         else:
-            write_whole(file, _encode(_ClusterFile(me)))
+            write_whole(file, _encode(_ClusterFile(own_name)))
 
     @override
     def _others(self) -> Iterable[str]:

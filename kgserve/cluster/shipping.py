@@ -159,7 +159,7 @@ def copied(
     The position is that of the last complete record. Unless ``durable``, the caller has to sync the journal. Raises the
     errors of `take_over`; without ``epoch``, records of any owner are accepted.
     """
-    mine = _frames_after(journal, reached.sequence)
+    local_frames = _frames_after(journal, reached.sequence)
     position, sequence = reached.position, reached.sequence
     for logged in joined(found):
         position = logged.position
@@ -175,7 +175,7 @@ def copied(
         if frame.first == journal.last + 1:
             journal.append_frame(logged.record.data, frame.first, frame.last, durable=durable)
         elif frame.first >= journal.oldest:
-            _compare(store, frame, next(mine, None))
+            _compare(store, frame, next(local_frames, None))
         sequence = frame.last
     return msgspec.structs.replace(reached, position=position, sequence=sequence)
 
@@ -186,7 +186,7 @@ def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
     Raises Unavailable, and Conflict if the journal lacks or contradicts any, or has nothing that the log lacks.
     """
     found, end, torn = 0, owner.bases[0].sequence if owner.bases else 0, False
-    mine = iter(journal.frames(journal.oldest - 1))
+    local_frames = iter(journal.frames(journal.oldest - 1))
     for logged in joined(log.left(store, owner.oldest)):
         if logged.record.kind != "frame":
             continue
@@ -202,15 +202,15 @@ def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
             )
         found, torn, end = found + 1, torn or frame.first > end + 1, frame.last
         if frame.first >= journal.oldest:
-            _compare_with(store, frame, mine)
+            _compare_with(store, frame, local_frames)
     if not torn and end >= journal.last:
         raise Conflict(f"the log of store {store!r} is complete; the files here add nothing to it")
     return found
 
 
-def _compare_with(store: str, frame: Frame, mine: Iterator[Frame]) -> None:
+def _compare_with(store: str, frame: Frame, local_frames: Iterator[Frame]) -> None:
     """Raise Conflict unless a frame of the log is among the remaining frames of the files."""
-    same = next((each for each in mine if each.first >= frame.first), None)
+    same = next((each for each in local_frames if each.first >= frame.first), None)
     try:
         _compare(store, frame, same)
     except ReplicatedLogCorrupt as error:
@@ -233,8 +233,8 @@ def frame_of(store: str, logged: Logged) -> Frame:
         ) from error
 
 
-def _compare(store: str, frame: Frame, mine: Frame | None) -> None:
-    if mine is None or (mine.first, mine.payload) != (frame.first, frame.payload):
+def _compare(store: str, frame: Frame, local_frames: Frame | None) -> None:
+    if local_frames is None or (local_frames.first, local_frames.payload) != (frame.first, frame.payload):
         raise ReplicatedLogCorrupt(f"sequence {frame.first} of store {store!r} differs between the log and this node")
 
 

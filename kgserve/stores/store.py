@@ -588,8 +588,8 @@ def _gather_rows(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> 
     """
     workspace = Workspace()
     batches = list(batches)
-    doomed = [node_id for batch in batches for node_id in batch.delete_nodes]
-    deleted = {*with_versions(rows, doomed)} if doomed else set[str]()
+    deleted_ids = [node_id for batch in batches for node_id in batch.delete_nodes]
+    deleted = {*with_versions(rows, deleted_ids)} if deleted_ids else set[str]()
     named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
     # Insertion order keeps keys that are used together close in memory.
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])

@@ -15,7 +15,7 @@ from tests.cluster.servers import PASSWORD, USER, NatsServers, nats_servers
 
 
 class JetStreamRig:
-    """See `Rig`. What it makes is closed with it."""
+    """Rig of the JetStream backend. The nodes it creates are closed with it."""
 
     def __init__(self, servers: NatsServers, closing_with: ExitStack) -> None:
         self._servers = servers
@@ -40,7 +40,7 @@ class JetStreamRig:
 
 @pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
-    """Three servers for all tests of a worker process; each test uses names of its own."""
+    """Start three servers for all tests of a worker process; each test uses names of its own."""
     with nats_servers(tmp_path_factory.mktemp("nats")) as running:
         yield running
 
@@ -57,5 +57,5 @@ def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that does not come is soon taken for lost."""
+    """Shorten timeouts, so that a missing response is soon considered lost."""
     monkeypatch.setattr(connection, "NATS_ATTEMPT_TIMEOUT_SECONDS", 0.4)

@@ -1,4 +1,4 @@
-"""The protocols over dicts: what shows that the suite asks for nothing that only one implementation can give."""
+"""In-memory implementation of the cluster protocols, which shows that the suite tests the protocols only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cluster.rig import Node
 
 
 class Shared:
-    """What all nodes see: for each subject its messages by number."""
+    """State shared by all nodes: the messages of each subject by sequence."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -27,7 +27,7 @@ class Shared:
         self._done: dict[object, int] = {}
 
     def put(self, subject: str, data: bytes, after: int, identity: object, *, newest: bool) -> int:
-        """As a server does it: once for an identity, and only behind the message that is named."""
+        """Store a message like a server: once per identity, and only after the named last message."""
         with self.lock:
             if identity in self._done:
                 return self._done[identity]
@@ -42,7 +42,7 @@ class Shared:
 
 
 class Wire:
-    """The way to it: answers may be lost, and requests come twice."""
+    """Connection of a node to the shared state, which can lose responses and duplicate requests."""
 
     def __init__(self, shared: Shared, patience: float) -> None:
         self.shared = shared
@@ -195,7 +195,7 @@ class MemoryBlobs:
 
 
 class MemoryRig:
-    """See `Rig`."""
+    """Rig of the in-memory backend."""
 
     def __init__(self) -> None:
         self._shared = Shared()

@@ -1,4 +1,4 @@
-"""Nodes of kgserve as processes, on the servers of a cluster."""
+"""kgserve nodes as processes, connected to a cluster's servers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PATIENCE = 60.0
 
 
 class ServingNode:
-    """A process that serves a data folder, always on the same address.
+    """A process that serves a data folder at a fixed address.
 
-    It is forked from one that has imported what it is made of, or begun by a ``program`` such as `COMMAND`.
+    It is forked from a process with all imports, or started by a ``program`` such as `COMMAND`.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class ServingNode:
         self._program = program
         self.process: Begun | Forked | None = None
         self.source: Path | None = None
-        """Where another version's source is, if the program is to be that one."""
+        """Source folder of another version to run, if any."""
 
     def start(self) -> None:
-        """Begin, and wait until it answers."""
+        """Start the process, and wait until it responds."""
         with self.log.open("ab") as log:
             self.process = begun(self._program, self._arguments, _environment(), log, log, self.source)
         until = time.monotonic() + PATIENCE
@@ -65,25 +65,25 @@ class ServingNode:
             time.sleep(0.05)
 
     def answers(self) -> bool:
-        """Whether it takes requests."""
+        """Return whether it accepts requests."""
         try:
             return httpx.get(f"{self.url}/health", timeout=1).is_success
         except httpx.TransportError:
             return False
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it."""
+        """Send it a signal."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it, and wait until it has."""
+        """Stop it, and wait until it has exited."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             self.process.wait(PATIENCE)
 
     def client(self) -> Client:
-        """A client that asks this node."""
+        """Return a client of this node."""
         return Client(self.url)
 
 
@@ -91,7 +91,7 @@ class ServingNode:
 def serving_nodes(
     servers: NatsServers, folder: Path, count: int = 3, *, copies: int = 1, program: Sequence[str] = ()
 ) -> Generator[list[ServingNode]]:
-    """Nodes for as long as the block runs."""
+    """Run nodes within the block."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(count)
     nodes = [
@@ -109,7 +109,7 @@ def serving_nodes(
 
 
 def settle(nodes: list[ServingNode]) -> None:
-    """Wait until each node has heard of all."""
+    """Wait until each node has seen all others."""
     until = time.monotonic() + PATIENCE
     for node in nodes:
         with node.client() as client:
@@ -119,6 +119,6 @@ def settle(nodes: list[ServingNode]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    # As where it is installed: what is compiled once is there at the next start.
+    # Like an installation: compiled bytecode is reused at the next start.
     unwanted = ("KGSERVE_", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}  # noqa: TID251

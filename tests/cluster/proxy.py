@@ -1,4 +1,4 @@
-"""A proxy between a client and a NATS server: it swallows what the server says, or sends what is published twice."""
+"""Proxy between a client and a NATS server that can drop responses or duplicate published messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PUBLISHED = re.compile(rb"H?PUB [^\r\n]* (\d+)\r\n")
 
 
 class Proxy:
-    """Listens on a port of its own for as long as it is not closed."""
+    """A proxy that listens on its own port until closed."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -32,7 +32,7 @@ class Proxy:
         self._doubling = True
 
     def heal(self) -> None:
-        """Be a wire again. What was swallowed left a connection in the middle of a line, so it has to be made anew."""
+        """Forward everything again. A connection with dropped data is cut, since it is in the middle of a line."""
         lost, self._swallowing, self._doubling = self._swallowing, False, False
         if lost:
             self._hang_up()
@@ -81,7 +81,7 @@ class Proxy:
 
 @contextmanager
 def _shutting(*sockets: socket.socket) -> Generator[None]:
-    """Whatever ends one direction ends both. Who waits for a socket is woken by that, and not by its being closed."""
+    """Shut down both directions when either ends. Only a shutdown wakes a thread that waits on the socket."""
     with suppress(OSError):
         yield
     for each in sockets:
@@ -94,7 +94,7 @@ def _shut(each: socket.socket) -> None:
 
 
 def _first(waiting: bytes) -> bytes:
-    """The first whole operation of the protocol, with what it carries; nothing while it is not there yet."""
+    """Return the first complete protocol operation with its payload, or b"" if incomplete."""
     end = waiting.find(b"\r\n") + 2
     if end < 2:
         return b""

@@ -1,4 +1,4 @@
-"""What the conformance suite needs of an implementation: nodes, and ways to make things go wrong."""
+"""Interface between the conformance suite and an implementation: nodes and fault injection."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kgserve.cluster.protocols import Blobs, Log, Registry
 
 
 class Fault(Protocol):
-    """What stands between a node and the servers."""
+    """Fault injection between a node and the servers."""
 
     def lose_answers(self) -> None:
-        """From now on requests arrive, and no answer does."""
+        """Drop all responses from now on; requests still arrive."""
         ...
 
     def double_requests(self) -> None:
-        """From now on every request arrives twice."""
+        """Duplicate every request from now on."""
         ...
 
     def heal(self) -> None: ...
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One node's view of the cluster."""
+    """One node's connection to the cluster."""
 
     log: Log
     registry: Registry
@@ -32,14 +32,14 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Rig(Protocol):
-    """One implementation, with data that all of its nodes share."""
+    """One implementation under test, with data shared by all of its nodes."""
 
     def node(self) -> Node: ...
 
     def faulty_node(self, patience: float) -> tuple[Node, Fault]:
-        """A node of little patience, and what stands between it and the servers."""
+        """Return a node with short timeouts, and its fault injection."""
         ...
 
     def lose_record(self, store: str, position: int) -> None:
-        """Take a record away behind everybody's back."""
+        """Delete a record without the knowledge of any node."""
         ...

@@ -1,4 +1,4 @@
-"""NATS servers on loopback, with the configuration that kgserve ships."""
+"""NATS servers on loopback with the configuration that kgserve ships."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class NatsServer:
-    """One server process, and where clients and other servers find it; ``within`` what begins it elsewhere."""
+    """One server process and its ports; ``within`` is a command prefix to start it elsewhere."""
 
     def __init__(
         self, name: str, folder: Path, ports: tuple[int, int], host: str = LOOPBACK, within: Sequence[str] = ()
@@ -61,7 +61,7 @@ class NatsServer:
         self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it; by default as a machine does that loses its power, but for the pages that the system has."""
+        """Kill the server; by default like a power loss, except for data in the page cache."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
@@ -70,7 +70,7 @@ class NatsServer:
 
 
 class NatsServers:
-    """Servers that know of each other."""
+    """A cluster of NATS servers."""
 
     def __init__(self, servers: list[NatsServer], configuration: Path = CONFIGURATION) -> None:
         self.servers = servers
@@ -89,7 +89,7 @@ class NatsServers:
         server.start([each.route for each in self.servers], self._configuration)
 
     def wait(self) -> None:
-        """Until all of them take connections."""
+        """Wait until all servers accept connections."""
         until = time.monotonic() + PATIENCE
         for server in self.servers:
             while not _listens(server.host, server.port):
@@ -103,7 +103,7 @@ class NatsServers:
 
 @contextmanager
 def nats_servers(folder: Path, count: int = 3, configuration: Path = CONFIGURATION) -> Generator[NatsServers]:
-    """Servers for as long as the block runs."""
+    """Run servers within the block."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2 * count)
     named = [NatsServer(f"n{n}", folder, (ports[2 * n], ports[2 * n + 1])) for n in range(count)]

@@ -1,4 +1,4 @@
-"""Snapshots that nodes have in common: what a store is taken over from once its log was trimmed."""
+"""Bootstrap snapshots, from which a store is taken over after its log was trimmed."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def servers(folder: Path) -> Iterator[NatsServers]:
 
 @pytest.fixture(scope="module")
 def nodes(servers: NatsServers, folder: Path) -> Iterator[list[ServingNode]]:
-    # A copy would have what a log lost, and take the place of what is tried here.
+    # A replica would have what the log lost, and bypass the code under test.
     with serving_nodes(servers, folder, 2, copies=0) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def cluster(rigged: Rig) -> Node:
-    """What the nodes have in common."""
+    """Return a node's connection to the cluster."""
     return rigged.node()
 
 
@@ -71,7 +71,7 @@ def owner(cluster: Node, store: str) -> Owner:
 
 
 def written(client: Client, store: str, batch: int) -> None:
-    """More than what has a snapshot made."""
+    """Write more than the compaction threshold."""
     nodes = [{"id": f"n{at}", "type": "t", "content": f"batch {batch} of {at} {'x' * 3_000}"} for at in range(700)]
     client.store(store).inject(nodes=nodes)
 
@@ -84,7 +84,7 @@ def awaited(what: Callable[[], bool]) -> None:
 
 
 def compacted(client: Client, cluster: Node, store: str, batches: range) -> None:
-    """Write so much that there are two bases, and the log begins behind the first."""
+    """Write until two snapshots exist and the log begins after the first."""
     for batch in batches:
         before = [base.sequence for base in owner(cluster, store).bases]
         written(client, store, batch)
@@ -115,14 +115,14 @@ def test_a_store_is_taken_over_from_a_snapshot(nodes: list[ServingNode], clients
     assert clients[0].store(store).node("later").node.version == 1
 
 
-def test_what_was_erased_is_on_no_node_and_in_no_log(
+def test_purged_data_is_on_no_node_and_in_no_log(
     nodes: list[ServingNode], clients: list[Client], cluster: Node, folder: Path, tmp_path: Path
 ) -> None:
     store = "secretive"
     for number in range(2):
         clients[number].store(store).retain(f"the word is {SECRET} {number}", entity_id=f"secret-{number}")
         clients[0].store(store).move(f"k{1 - number}")
-    # Each node has a copy by now.
+    # Each node has a replica by now.
     assert all(_held(node.data_dir / f"{store}_memory", SECRET) for node in nodes)
     forgotten = clients[0].store(store).forget(ids=["secret-0", "secret-1"], erase=True)
     assert forgotten.memories_removed == 2
@@ -136,7 +136,7 @@ def test_what_was_erased_is_on_no_node_and_in_no_log(
     for number, name in enumerate(cluster.blobs.names(f"base/{store}/")):
         cluster.blobs.get(name, tmp_path / str(number))
     assert not _held(tmp_path, SECRET)
-    # Not so with what the servers have told each other, which they keep for some minutes.
+    # The servers' own replication logs are excluded; they keep data for some minutes.
     streams = [*(folder / "nats").glob("*/jetstream/KGSERVE/streams")]
     assert len(streams) == 3
     awaited(lambda: not any(_held(each, SECRET) for each in streams))
@@ -144,7 +144,9 @@ def test_what_was_erased_is_on_no_node_and_in_no_log(
     assert clients[0].store(store).stats().nodes == 0
 
 
-def test_a_base_that_was_damaged_is_passed_over(nodes: list[ServingNode], clients: list[Client], cluster: Node) -> None:
+def test_a_damaged_bootstrap_snapshot_is_skipped(
+    nodes: list[ServingNode], clients: list[Client], cluster: Node
+) -> None:
     store = "damaged"
     clients[0].store(store).inject(nodes=[{"id": "n0", "type": "t", "content": "the first"}])
     compacted(clients[0], cluster, store, range(2))
@@ -155,7 +157,7 @@ def test_a_base_that_was_damaged_is_passed_over(nodes: list[ServingNode], client
     assert len(clients[1].store(store).history("n0").states) == 3
 
 
-def test_a_store_from_before_comes_along_with_its_snapshots(
+def test_a_standalone_store_is_imported_with_its_snapshots(
     nodes: list[ServingNode], clients: list[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = "older"
@@ -163,7 +165,7 @@ def test_a_store_from_before_comes_along_with_its_snapshots(
         monkeypatch.setenv(f"KGSERVE_{name}", value)
     with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
         for batch in range(3):
-            # Unlike each other: the journal packs what is alike, and none of its segments would become full.
+            # All different: the journal packs similar texts, and its segments would never become full.
             texts = [random.Random(f"{batch} {at}").randbytes(1_500).hex() for at in range(700)]
             rows = [{"id": f"n{at}", "type": "t", "content": text} for at, text in enumerate(texts)]
             alone.store(store).inject(nodes=rows)
@@ -178,11 +180,11 @@ def test_a_store_from_before_comes_along_with_its_snapshots(
 
 
 def _held(folder: Path, word: str) -> bool:
-    """Whether any file below a folder has a word in it."""
+    """Return whether any file below a folder contains a word."""
     return any(word.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_node_that_is_drained_serves_nothing(nodes: list[ServingNode], clients: list[Client]) -> None:
+def test_a_drained_node_serves_no_stores(nodes: list[ServingNode], clients: list[Client]) -> None:
     clients[0].store("drained").inject(nodes=[{"id": "a", "type": "t", "content": "x"}])
     done = clients[0].drain()
     assert (done.node, done.draining, done.failed) == ("k0", True, {})
@@ -196,7 +198,7 @@ def test_a_node_that_is_drained_serves_nothing(nodes: list[ServingNode], clients
 
 
 @pytest.mark.parametrize("lost", [{6, 7, 8}, {4}])
-def test_a_log_that_lost_something_is_repaired(
+def test_a_log_that_lost_records_is_repaired(
     nodes: list[ServingNode], clients: list[Client], rigged: Rig, cluster: Node, lost: set[int]
 ) -> None:
     store = f"torn-{len(lost)}"
@@ -221,7 +223,7 @@ def test_a_log_that_lost_something_is_repaired(
     assert len([*clients[0].store(store).nodes()]) == 9
 
 
-def test_an_upgrade_is_finished_by_any_node(clients: list[Client]) -> None:
+def test_any_node_can_finish_an_upgrade(clients: list[Client]) -> None:
     assert clients[0].finish_upgrade().format == clients[1].cluster().format == RECORD_FORMAT
 
 

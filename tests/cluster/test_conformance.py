@@ -1,4 +1,4 @@
-"""What every implementation of the cluster's protocols must do. Each test runs with all of them."""
+"""Conformance suite of the cluster protocols; each test runs with every implementation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RACES = 8
 ZOMBIES = 3
 PATIENCE = 30.0
 SHORT, LONG = 1.0, 20.0
-"""Seconds of patience: less than a lost answer takes, and more."""
+"""Timeouts in seconds, shorter and longer than the time until a lost response is noticed."""
 
 
 def frame(sequence: int, epoch: int = 1, data: bytes = b"rows") -> Record:
@@ -36,14 +36,14 @@ def owner(node: int, epoch: int = 1) -> Owner:
 
 
 def whole(log: Log, store: str) -> list[Logged]:
-    """All that a log holds, which names each time the one before."""
+    """Return all records of a log, asserting that each names the previous one."""
     found = list(log.read(store, 0, log.end(store)))
     assert all(before.position == after.before < after.position for before, after in pairwise(found))
     return found
 
 
 def written(log: Log, store: str, count: int) -> list[int]:
-    """The positions of so many frames."""
+    """Append ``count`` frames, and return their positions."""
     positions = [0]
     for sequence in range(1, count + 1):
         positions.append(log.append(store, positions[-1], frame(sequence)))
@@ -51,7 +51,7 @@ def written(log: Log, store: str, count: int) -> list[int]:
 
 
 def took_over(log: Log, store: str, epoch: int) -> int:
-    """Append a take record behind whatever the log ends with, however often somebody else was quicker."""
+    """Append a take record at the end of the log, retrying if another writer is faster."""
     while True:
         try:
             return log.append(store, log.end(store), take(epoch))
@@ -60,7 +60,7 @@ def took_over(log: Log, store: str, epoch: int) -> int:
 
 
 def write_on(log: Log, store: str, epoch: int, acknowledged: list[int], begun: threading.Event) -> None:
-    """Append for as long as that is taken."""
+    """Append frames until an append is rejected."""
     position = log.end(store)
     for sequence in count(1):
         position = log.append(store, position, frame(sequence, epoch))
@@ -68,10 +68,10 @@ def write_on(log: Log, store: str, epoch: int, acknowledged: list[int], begun: t
         begun.set()
 
 
-# The log
+# Log
 
 
-def test_what_was_appended_is_read_in_order(rig: Rig, store: str) -> None:
+def test_appended_records_are_read_in_order(rig: Rig, store: str) -> None:
     log = rig.node().log
     assert (log.end(store), list(log.read(store, 0, 0))) == (0, [])
     positions = written(log, store, 300)
@@ -84,7 +84,7 @@ def test_what_was_appended_is_read_in_order(rig: Rig, store: str) -> None:
     assert [each.record.first for each in middle] == list(range(11, 21))
 
 
-def test_stores_do_not_meet(rig: Rig, store: str) -> None:
+def test_logs_of_stores_are_independent(rig: Rig, store: str) -> None:
     log = rig.node().log
     names = [store, f"{store}.b", f"{store}.b.c", f"{store}-b", store.upper()]
     for number, name in enumerate(names, 1):
@@ -92,7 +92,7 @@ def test_stores_do_not_meet(rig: Rig, store: str) -> None:
     assert [len(whole(log, name)) for name in names] == [1, 2, 3, 4, 5]
 
 
-def test_only_who_knows_the_end_can_append(rig: Rig, store: str) -> None:
+def test_an_append_must_name_the_end_of_the_log(rig: Rig, store: str) -> None:
     mine, others = rig.node().log, rig.node().log
     first, last = written(mine, store, 2)
     for wrong in (0, first, last + 1):
@@ -102,7 +102,7 @@ def test_only_who_knows_the_end_can_append(rig: Rig, store: str) -> None:
     assert others.append(store, last, frame(3, epoch=2)) == mine.end(store)
 
 
-def test_a_zombie_leaves_nothing_behind_its_successor(rig: Rig, store: str) -> None:
+def test_a_fenced_writer_appends_nothing_after_its_successor(rig: Rig, store: str) -> None:
     successor = rig.node().log
     for epoch in range(1, ZOMBIES + 1):
         acknowledged: list[int] = []
@@ -115,11 +115,11 @@ def test_a_zombie_leaves_nothing_behind_its_successor(rig: Rig, store: str) -> N
                 zombie.result(PATIENCE)
         found = whole(successor, store)
         assert [each for each in found if each.position > taken] == []
-        # All that it was told of is there.
+        # All acknowledged records are present.
         assert {*acknowledged} <= {each.position for each in found}
 
 
-def test_of_ten_that_take_a_store_over_at_once_one_does(rig: Rig, store: str) -> None:
+def test_only_one_of_ten_concurrent_takeovers_succeeds(rig: Rig, store: str) -> None:
     nodes = [rig.node() for _ in range(NODES)]
     with ThreadPoolExecutor(NODES) as threads:
         for epoch in range(1, RACES + 1):
@@ -146,7 +146,7 @@ def test_of_ten_that_take_a_store_over_at_once_one_does(rig: Rig, store: str) ->
 
 
 @pytest.mark.usefixtures("hasty")
-def test_an_answer_that_was_lost_is_looked_up(rig: Rig, store: str) -> None:
+def test_a_lost_response_is_resolved_by_reading(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(LONG)
     (first,) = written(node.log, store, 1)
     fault.lose_answers()
@@ -161,20 +161,20 @@ def test_an_answer_that_was_lost_is_looked_up(rig: Rig, store: str) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_who_is_not_told_in_time_does_not_know(rig: Rig, store: str) -> None:
+def test_a_missing_response_is_unconfirmed(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(SHORT)
     (first,) = written(node.log, store, 1)
     fault.lose_answers()
     with pytest.raises(Unconfirmed):
         node.log.append(store, first, frame(2))
     fault.heal()
-    # It had landed, and who goes on as if it had not is refused.
+    # The record was stored, so a writer that continues without it is rejected.
     with pytest.raises(Fenced):
         rig.node().log.append(store, first, frame(2, epoch=2))
     assert [each.record for each in whole(rig.node().log, store)] == [frame(1), frame(2)]
 
 
-def test_what_arrives_twice_is_there_once(rig: Rig, store: str) -> None:
+def test_duplicate_requests_are_stored_once(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(LONG)
     fault.double_requests()
     written(node.log, store, 20)
@@ -184,7 +184,7 @@ def test_what_arrives_twice_is_there_once(rig: Rig, store: str) -> None:
     assert [each.record for each in whole(rig.node().log, store)] == [frame(each) for each in range(1, 21)]
 
 
-def test_a_large_frame_comes_back_whole(rig: Rig, store: str) -> None:
+def test_a_large_frame_is_reassembled(rig: Rig, store: str) -> None:
     log = rig.node().log
     large = frame(1, data=bytes(range(256)) * (MAX_RECORD_BYTES // 100))
     last = append_whole(log, store, 0, large)
@@ -193,7 +193,7 @@ def test_a_large_frame_comes_back_whole(rig: Rig, store: str) -> None:
     assert [each.record for each in joined(whole(log, store))] == [large, frame(2)]
 
 
-def test_of_a_frame_that_was_broken_off_nothing_is_read(rig: Rig, store: str) -> None:
+def test_an_incomplete_frame_is_not_read(rig: Rig, store: str) -> None:
     log = rig.node().log
     end = log.append(store, 0, frame(1))
     for _ in range(3):
@@ -205,7 +205,7 @@ def test_of_a_frame_that_was_broken_off_nothing_is_read(rig: Rig, store: str) ->
     assert [each.record for each in joined(whole(log, store))] == [frame(1), take(2), frame(2, 2, b"another")]
 
 
-def test_a_hole_is_told(rig: Rig, store: str) -> None:
+def test_a_gap_is_reported(rig: Rig, store: str) -> None:
     log = rig.node().log
     positions = written(log, store, 10)
     rig.lose_record(store, positions[4])
@@ -217,7 +217,7 @@ def test_a_hole_is_told(rig: Rig, store: str) -> None:
     assert len(list(log.read(store, positions[4], positions[9]))) == 5
 
 
-def test_a_lost_end_is_told_and_nobody_writes_over_it(rig: Rig, store: str) -> None:
+def test_a_lost_end_is_reported_and_never_overwritten(rig: Rig, store: str) -> None:
     log = rig.node().log
     positions = written(log, store, 10)
     for position in positions[5:]:
@@ -231,7 +231,7 @@ def test_a_lost_end_is_told_and_nobody_writes_over_it(rig: Rig, store: str) -> N
         log.append(store, positions[9], frame(11))
 
 
-def test_trimming_keeps_what_follows(rig: Rig, store: str) -> None:
+def test_trimming_keeps_later_records(rig: Rig, store: str) -> None:
     log = rig.node().log
     positions = written(log, store, 10)
     log.trim(store, positions[3])
@@ -247,10 +247,10 @@ def test_trimming_keeps_what_follows(rig: Rig, store: str) -> None:
     log.trim(f"{store}-empty", 5)
 
 
-# The registry
+# Registry
 
 
-def test_a_claim_replaces_the_one_that_was_seen(rig: Rig, store: str) -> None:
+def test_a_claim_replaces_the_revision_that_was_read(rig: Rig, store: str) -> None:
     mine, others = rig.node().registry, rig.node().registry
     assert mine.owner(store) is None
     assert store not in mine.owners()
@@ -280,7 +280,7 @@ def test_all_claims_are_listed(rig: Rig, store: str) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_claim_whose_answer_was_lost_holds(rig: Rig, store: str) -> None:
+def test_a_claim_with_a_lost_response_takes_effect(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(LONG)
     fault.lose_answers()
     with ThreadPoolExecutor(1) as thread:
@@ -294,7 +294,7 @@ def test_a_claim_whose_answer_was_lost_holds(rig: Rig, store: str) -> None:
         assert waiting.result(LONG) == present.revision
 
 
-def test_an_entry_is_known_to_all_and_replaced_by_who_saw_it(rig: Rig, store: str) -> None:
+def test_an_entry_is_shared_and_replaced_by_revision(rig: Rig, store: str) -> None:
     mine, others = rig.node().registry, rig.node().registry
     name = f"key.{store}"
     first = mine.put_entry(name, b"one", 0)
@@ -307,7 +307,7 @@ def test_an_entry_is_known_to_all_and_replaced_by_who_saw_it(rig: Rig, store: st
     assert name not in mine.entries(second)
 
 
-def test_beats_are_heard_and_two_of_one_name_notice(rig: Rig, store: str) -> None:
+def test_heartbeats_are_visible_and_duplicate_names_are_detected(rig: Rig, store: str) -> None:
     mine, others = rig.node().registry, rig.node().registry
     names = [f"{store}-a", f"{store}-b"]
     beats = [Heartbeat(name, "first run", "http://here") for name in names]
@@ -339,7 +339,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_files_come_back_as_they_were_put(rig: Rig, store: str, files: Path) -> None:
+def test_files_are_returned_unchanged(rig: Rig, store: str, files: Path) -> None:
     node, others = rig.node(), rig.node()
     for size in ("0", "5", "3000000"):
         name = f"snap/{store}/{size}"
@@ -349,7 +349,7 @@ def test_files_come_back_as_they_were_put(rig: Rig, store: str, files: Path) -> 
     assert node.blobs.names(f"snap/{store}/") == [f"snap/{store}/{size}" for size in ("0", "3000000", "5")]
 
 
-def test_a_name_is_put_once(rig: Rig, store: str, files: Path) -> None:
+def test_a_blob_name_is_written_once(rig: Rig, store: str, files: Path) -> None:
     node = rig.node()
     assert node.blobs.put(store, files / "5")
     assert not node.blobs.put(store, files / "0")
@@ -357,7 +357,7 @@ def test_a_name_is_put_once(rig: Rig, store: str, files: Path) -> None:
     assert (files / "back").read_bytes() == b"abcde"
 
 
-def test_what_was_dropped_is_gone_and_its_name_free(rig: Rig, store: str, files: Path) -> None:
+def test_a_dropped_blob_is_deleted_and_its_name_free(rig: Rig, store: str, files: Path) -> None:
     node: Node = rig.node()
     node.blobs.drop(store)
     assert node.blobs.put(store, files / "5")

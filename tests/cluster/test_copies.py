@@ -1,4 +1,4 @@
-"""Copies of stores that another node serves: what they are read for, and what is left of them."""
+"""Read replicas of stores that another node serves, and their files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServingNode
 
 @pytest.fixture
 def owner(nodes: list[ServingNode]) -> Iterator[Client]:
-    """A client of the node that makes the stores."""
+    """Return a client of the node that creates the stores."""
     with nodes[0].client() as client:
         yield client
 
 
 @pytest.fixture
 def copy(nodes: list[ServingNode]) -> Iterator[httpx.Client]:
-    """Asks the other node."""
+    """Return a client of the other node."""
     with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
         yield http
 
@@ -60,7 +60,7 @@ def awaited(what: Callable[[], bool]) -> None:
 
 
 def add(owner: Client, store: str, node: str, content: str = "red wine") -> int:
-    """The sequence of a node that was added."""
+    """Add a node, and return its sequence."""
     return owner.store(store).inject(nodes=[{"id": node, "type": "t", "content": content}]).sequence
 
 
@@ -68,7 +68,7 @@ def lines(copy: httpx.Client, store: str, at_least: int) -> list[str]:
     return sorted(read(copy, f"{store}/export", at_least).text.splitlines()[1:])
 
 
-def test_a_copy_is_read_and_goes_on_with_its_store(owner: Client, copy: httpx.Client) -> None:
+def test_a_read_replica_follows_its_store(owner: Client, copy: httpx.Client) -> None:
     add(owner, "read", "a")
     assert copy.get("/api/memory/read/nodes/a").status_code == 307
     found = read(copy, "read/nodes/a")
@@ -82,7 +82,7 @@ def test_a_copy_is_read_and_goes_on_with_its_store(owner: Client, copy: httpx.Cl
     awaited(lambda: read(copy, "read/nodes/c").status_code == 200)
 
 
-def test_everything_that_reads_reads_copies(nodes: list[ServingNode], owner: Client, copy: httpx.Client) -> None:
+def test_all_read_operations_accept_replicas(nodes: list[ServingNode], owner: Client, copy: httpx.Client) -> None:
     store = owner.store("all")
     store.inject(nodes=[{"id": f"n{at}", "type": "t", "content": f"wine {at}"} for at in range(50)])
     edges = [{"from": "n0", "to": f"n{at}", "relation_type": "k"} for at in range(1, 50)]
@@ -104,7 +104,7 @@ def test_everything_that_reads_reads_copies(nodes: list[ServingNode], owner: Cli
         assert lines(copy, "all", sequence) == lines(http, "all", sequence)
 
 
-def test_what_no_copy_can_answer_goes_to_the_owner(owner: Client, copy: httpx.Client) -> None:
+def test_requests_a_replica_cannot_answer_go_to_the_owner(owner: Client, copy: httpx.Client) -> None:
     sequence = add(owner, "beyond", "a")
     there = read(copy, "beyond/nodes/a", sequence + 1)
     assert (there.status_code, there.headers["kgserve-owner"]) == (307, "k0")
@@ -114,7 +114,7 @@ def test_what_no_copy_can_answer_goes_to_the_owner(owner: Client, copy: httpx.Cl
     assert copy.get("/api/memory/beyond/nodes/a", headers=COPY | {"Kgserve-At-Least": "x"}).status_code == 400
 
 
-def test_settings_and_drops_reach_copies(owner: Client, copy: httpx.Client) -> None:
+def test_settings_changes_and_drops_reach_replicas(owner: Client, copy: httpx.Client) -> None:
     add(owner, "changing", "a")
     assert read(copy, "changing/nodes/a").status_code == 200
     owner.store("changing").update_settings(metadata={"colour": "red"})
@@ -126,7 +126,7 @@ def test_settings_and_drops_reach_copies(owner: Client, copy: httpx.Client) -> N
     assert read(copy, "changing/nodes/a").status_code == 404
 
 
-def test_a_copy_becomes_the_store_when_it_is_moved(nodes: list[ServingNode], owner: Client, copy: httpx.Client) -> None:
+def test_a_replica_becomes_the_store_on_a_move(nodes: list[ServingNode], owner: Client, copy: httpx.Client) -> None:
     sequence = add(owner, "moving", "a")
     assert read(copy, "moving/nodes/a", sequence).status_code == 200
     owner.store("moving").move("k1")
@@ -137,11 +137,11 @@ def test_a_copy_becomes_the_store_when_it_is_moved(nodes: list[ServingNode], own
     assert copy.get("/api/memory/moving/nodes/b").status_code == 200
 
 
-def test_files_of_a_store_that_nobody_reads_are_kept_up_to_date(
+def test_files_of_an_unread_replica_are_kept_up_to_date(
     nodes: list[ServingNode], owner: Client, copy: httpx.Client
 ) -> None:
     files = Layout(nodes[1].data_dir, "kept")
-    # What is written before a node has first looked at the logs comes with the next write.
+    # Commits made before a node first reads the logs arrive with the next write.
     numbers = count()
     awaited(lambda: add(owner, "kept", f"n{next(numbers)}", "large " * 20) > 0 and files.exists)
 
@@ -161,10 +161,10 @@ def test_files_of_a_store_that_nobody_reads_are_kept_up_to_date(
     assert list_snapshots(files.journal)
 
 
-def test_a_client_reads_copies_that_have_what_it_wrote(nodes: list[ServingNode], owner: Client) -> None:
+def test_a_client_reads_its_own_writes_from_replicas(nodes: list[ServingNode], owner: Client) -> None:
     add(owner, "mine", "a")
     with Client(nodes[1].url, copies=True) as client:
-        client.store("mine").stats()  # where the copy is made
+        client.store("mine").stats()  # where the replica is created
         before = elsewhere(nodes[1])
         for number in range(5):
             add(client, "mine", f"n{number}")

@@ -25,7 +25,7 @@ NODES = ("n1", "n2", "n3")
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """Clock that only advances when set."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Cluster:
-    """Three nodes that beat when they are told to."""
+    """Three nodes that only send heartbeats when instructed."""
 
     def __init__(self) -> None:
         shared = Shared()
@@ -48,14 +48,14 @@ class Cluster:
         return Membership(MemoryRegistry(self.wires[name]), Heartbeat(name, run, f"http://{name}"), self.clock)
 
     def run(self, seconds: int, *beating: str) -> None:
-        """Seconds in each of which these nodes beat."""
+        """Advance the clock, with a heartbeat of each of these nodes every second."""
         for _ in range(seconds):
             self.clock.now += 1
             for name in beating:
                 self.nodes[name].round()
 
     def silence(self, seconds: int, *listening: str) -> None:
-        """Seconds in which no beat is taken, and in each of which these nodes listen."""
+        """Advance the clock without accepting heartbeats; these nodes listen every second."""
         for _ in range(seconds):
             self.clock.now += 1
             for name in listening:
@@ -67,14 +67,14 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_who_beats_is_alive(cluster: Cluster) -> None:
+def test_nodes_with_heartbeats_are_alive(cluster: Cluster) -> None:
     cluster.run(60, *NODES)
     for node in cluster.nodes.values():
         assert node.alive().keys() == {*NODES}
         assert not node.is_silent
 
 
-def test_who_stops_is_silent_before_it_is_gone(cluster: Cluster) -> None:
+def test_a_stopped_node_is_silent_before_it_is_gone(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     told: list[tuple[bool, bool]] = []
     for _ in range(int(LEASE_SECONDS) + 2):
@@ -87,9 +87,9 @@ def test_who_stops_is_silent_before_it_is_gone(cluster: Cluster) -> None:
     assert not cluster.nodes["n2"].is_gone("n1")
 
 
-def test_who_could_not_beat_itself_judges_nobody(cluster: Cluster) -> None:
+def test_a_node_without_accepted_heartbeats_takes_no_node_for_gone(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    # All are stopped, or wait for an election, and one is a little quicker afterwards.
+    # All nodes are paused or wait for an election, and one resumes slightly earlier.
     cluster.run(60)
     cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n1")
     assert not cluster.nodes["n1"].is_gone("n2")
@@ -99,11 +99,11 @@ def test_who_could_not_beat_itself_judges_nobody(cluster: Cluster) -> None:
     assert cluster.nodes["n1"].is_gone("n3")
 
 
-def test_what_one_node_saw_long_enough_holds_for_those_who_saw_it_later(cluster: Cluster) -> None:
+def test_a_lease_observed_by_one_node_counts_for_all(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.run(1, "n1")
     cluster.run(5, "n2")
-    # Only now the third one hears of the first one's last beat.
+    # Only now does the third node see the first node's last heartbeat.
     while not cluster.nodes["n2"].is_gone("n1"):
         cluster.run(1, "n3", "n2")
         assert not cluster.nodes["n3"].is_gone("n1")
@@ -114,16 +114,16 @@ def test_what_one_node_saw_long_enough_holds_for_those_who_saw_it_later(cluster:
     assert not cluster.nodes["n3"].is_gone("n1")
 
 
-def test_a_beat_that_is_no_longer_there_ends_nothing_but_its_node(cluster: Cluster) -> None:
+def test_a_deleted_heartbeat_affects_only_its_node(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     del cluster.wires["n2"].shared.messages["beat n1"]
     cluster.run(int(LEASE_SECONDS) + 1, "n2", "n3")
     assert cluster.nodes["n2"].alive().keys() == cluster.nodes["n3"].alive().keys() == {"n2", "n3"}
 
 
-def test_an_election_does_not_make_who_was_lost_with_it_seem_alive_for_longer(cluster: Cluster) -> None:
+def test_an_election_does_not_prolong_the_lease_of_a_lost_node(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    # Its last beat, which nobody has seen in a round of its own when it takes the beats' leader with it.
+    # Its last heartbeat, which no node has seen in a round of its own when the stream's leader fails with it.
     cluster.run(1, "n1")
     cluster.silence(int(LEASE_SECONDS) - MIN_HEARTBEAT_ROUNDS + 1, "n2")
     cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n2")
@@ -132,7 +132,7 @@ def test_an_election_does_not_make_who_was_lost_with_it_seem_alive_for_longer(cl
     assert cluster.nodes["n2"].is_gone("n1")
 
 
-def test_nobody_is_sent_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
+def test_callers_are_not_redirected_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.owned["n1"].seek("s", b"")
     for _ in range(int(REDIRECT_CUTOFF_SECONDS)):
@@ -141,13 +141,13 @@ def test_nobody_is_sent_to_a_node_that_may_be_gone(cluster: Cluster) -> None:
     assert cluster.owned["n2"].seek("s") == OwnedBy("n1", "http://n1", quiet=True)
     assert not cluster.nodes["n2"].is_gone("n1")
     cluster.run(1, *NODES)
-    # An election, in which nobody is heard, is nobody's fault.
+    # An election, in which no heartbeat is accepted, does not count against any node.
     cluster.run(60)
     cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n2")
     assert cluster.owned["n2"].seek("s") == OwnedBy("n1", "http://n1")
 
 
-def test_a_server_that_lags_brings_nobody_back(cluster: Cluster) -> None:
+def test_a_lagging_server_revives_no_node(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     watching = cluster.nodes["n2"]
     old = MemoryRegistry(cluster.wires["n2"]).beats()
@@ -158,14 +158,14 @@ def test_a_server_that_lags_brings_nobody_back(cluster: Cluster) -> None:
     assert watching.is_gone("n1")
 
 
-def test_who_never_beat_is_gone_after_a_lease(cluster: Cluster) -> None:
+def test_a_node_that_never_sent_a_heartbeat_is_gone_after_the_lease(cluster: Cluster) -> None:
     cluster.run(int(LEASE_SECONDS), "n1")
     assert not cluster.nodes["n1"].is_gone("nobody")
     cluster.run(1, "n1")
     assert cluster.nodes["n1"].is_gone("nobody")
 
 
-def test_two_processes_of_one_name_do_not_both_go_on(cluster: Cluster) -> None:
+def test_two_processes_with_one_node_name_do_not_both_continue(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     with cluster.node("n1", run="second"):
         cluster.nodes["n1"].round()
@@ -173,15 +173,15 @@ def test_two_processes_of_one_name_do_not_both_go_on(cluster: Cluster) -> None:
         assert not cluster.nodes["n2"].is_gone("n1")
 
 
-def test_a_name_that_is_taken_at_the_same_moment_is_told(cluster: Cluster) -> None:
+def test_a_node_name_taken_concurrently_is_reported(cluster: Cluster) -> None:
     late = cluster.node("n1", run="second")
     before = late._last_revision
     late._last_revision = lambda: (before(), cluster.nodes["n1"].round())[0]
-    with pytest.raises(Conflict, match="beats as node 'n1' as well: their names must differ"):
+    with pytest.raises(Conflict, match="running as node 'n1'; node names must be unique"):
         late.start()
 
 
-def test_a_beat_without_an_answer_is_found_again(cluster: Cluster) -> None:
+def test_a_heartbeat_without_response_is_found_again(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.wires["n1"].lose_answers()
     with pytest.raises(Unconfirmed):
@@ -199,7 +199,7 @@ def epoch(found: OwnedHere | OwnedBy) -> int:
     return found.epoch
 
 
-def test_who_leaves_changes_the_order_of_nobody_else() -> None:
+def test_a_leaving_node_does_not_change_the_rank_of_others() -> None:
     for number in range(50):
         order = ranked(f"s{number}", ["n1", "n2", "n3", "n4"])
         assert ranked(f"s{number}", ["n4", "n2", "n3"]) == [name for name in order if name != "n1"]
@@ -207,7 +207,7 @@ def test_who_leaves_changes_the_order_of_nobody_else() -> None:
     assert all(800 < firsts.count(name) < 1200 for name in NODES)
 
 
-def test_a_store_stays_with_who_is_alive(cluster: Cluster) -> None:
+def test_a_store_stays_with_a_live_owner(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
     cluster.run(60, *NODES)
@@ -215,7 +215,7 @@ def test_a_store_stays_with_who_is_alive(cluster: Cluster) -> None:
     assert cluster.owned["n2"].seek("s", b"") == OwnedBy("n1", "http://n1")
 
 
-def test_every_store_of_who_is_gone_finds_one_owner(cluster: Cluster) -> None:
+def test_every_store_of_a_gone_node_gets_one_owner(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     stores = [f"s{number}" for number in range(30)]
     assert all(epoch(cluster.owned["n1"].seek(store, b"")) == 1 for store in stores)
@@ -227,12 +227,12 @@ def test_every_store_of_who_is_gone_finds_one_owner(cluster: Cluster) -> None:
         assert epoch(found[owner]) == epoch(again[owner]) == 2
         (other,) = {"n2", "n3"} - {owner}
         assert again[other] == OwnedBy(owner, f"http://{owner}")
-    # The one that was gone hears of it, and takes nothing back.
+    # The returning node notices, and takes nothing back.
     cluster.run(1, *NODES)
     assert all(isinstance(cluster.owned["n1"].seek(store, b""), OwnedBy) for store in stores)
 
 
-def test_a_process_that_was_started_again_has_to_take_its_stores_over(cluster: Cluster) -> None:
+def test_a_restarted_node_has_to_take_over_its_stores(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
     with cluster.node("n1", run="second") as started_again:
@@ -240,7 +240,7 @@ def test_a_process_that_was_started_again_has_to_take_its_stores_over(cluster: C
         assert epoch(again.seek("s", b"")) == 2
 
 
-def test_a_claim_that_was_lost_to_another_is_told(cluster: Cluster) -> None:
+def test_a_lost_claim_is_reported(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     registry = MemoryRegistry(cluster.wires["n3"])
     decided = cluster.owned["n1"].decided
@@ -252,17 +252,17 @@ def test_a_claim_that_was_lost_to_another_is_told(cluster: Cluster) -> None:
     assert cluster.owned["n1"].seek("s", b"") == OwnedBy("n3", "http://n3")
 
 
-def test_a_claim_without_an_answer_is_claimed_anew(cluster: Cluster) -> None:
+def test_an_unconfirmed_claim_is_claimed_again(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.wires["n1"].lose_answers()
     with pytest.raises(Unconfirmed):
         cluster.owned["n1"].seek("s", b"")
     cluster.wires["n1"].heal()
-    # It holds, but this process was not told, and others may have read the log since.
+    # The claim is in effect but unconfirmed, and others may have read the log since.
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 2
 
 
-def test_who_leaves_is_replaced_at_once(cluster: Cluster) -> None:
+def test_a_leaving_node_is_replaced_at_once(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     assert epoch(cluster.owned["n1"].seek("s", b"what it is")) == 1
     with cluster.nodes["n1"]:
@@ -273,7 +273,7 @@ def test_who_leaves_is_replaced_at_once(cluster: Cluster) -> None:
     assert [each.claim.owner.description for each in found] == [b"what it is"]
 
 
-def test_beats_go_on_while_a_look_at_others_hangs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_continue_while_a_callback_hangs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "HEARTBEAT_INTERVAL_SECONDS", 0.01)
     registry, heal, looked = MemoryRegistry(cluster.wires["n2"]), threading.Event(), threading.Event()
     node = cluster.nodes["n1"]
@@ -292,7 +292,7 @@ def test_beats_go_on_while_a_look_at_others_hangs(cluster: Cluster, monkeypatch:
     heal.set()
 
 
-def test_who_was_silent_has_to_ask_anew(cluster: Cluster) -> None:
+def test_a_silent_node_has_to_confirm_its_ownership(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.clock.now += READ_FENCE_SECONDS - 1
     cluster.run(1, "n1")
@@ -302,7 +302,7 @@ def test_who_was_silent_has_to_ask_anew(cluster: Cluster) -> None:
     assert cluster.nodes["n1"].silences == 1
 
 
-def test_who_was_silent_while_a_beat_was_on_its_way_has_to_ask_anew(cluster: Cluster) -> None:
+def test_a_node_silent_during_a_delayed_heartbeat_has_to_confirm_its_ownership(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     node, beats = cluster.nodes["n1"], MemoryRegistry.beats
 
@@ -316,7 +316,7 @@ def test_who_was_silent_while_a_beat_was_on_its_way_has_to_ask_anew(cluster: Clu
     assert (node.is_silent, node.silences) == (False, 1)
 
 
-def test_a_store_that_was_dropped_is_there_for_nobody_until_it_is_made_again(cluster: Cluster) -> None:
+def test_a_dropped_store_is_missing_everywhere_until_created_again(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     first, second = cluster.owned["n1"], cluster.owned["n2"]
     dropped: list[str] = []
@@ -335,7 +335,7 @@ def test_a_store_that_was_dropped_is_there_for_nobody_until_it_is_made_again(clu
     assert (again.epoch, again.claim.owner.begins, again.made) == (2, 7, True)
 
 
-def test_a_store_is_handed_over_to_who_is_named(cluster: Cluster) -> None:
+def test_a_store_is_handed_over_to_the_named_node(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.owned["n1"].seek("s", b"")
     cluster.owned["n1"].hand_over("s", "n2", "http://n2")
@@ -346,21 +346,21 @@ def test_a_store_is_handed_over_to_who_is_named(cluster: Cluster) -> None:
         cluster.owned["n1"].describe("s", b"late")
 
 
-def test_who_is_cut_off_takes_nothing_over(cluster: Cluster) -> None:
+def test_a_partitioned_node_takes_over_nothing(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.clock.now += READ_FENCE_SECONDS + 1
-    with pytest.raises(Unavailable, match="cut off"):
+    with pytest.raises(Unavailable, match="lost contact with its cluster"):
         cluster.owned["n1"].seek("s", b"")
 
 
-def test_a_store_that_was_given_up_is_taken_anew(cluster: Cluster) -> None:
+def test_a_released_store_is_claimed_again(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
     cluster.owned["n1"].give_up("s")
     assert epoch(cluster.owned["n1"].seek("s", b"")) == 2
 
 
-def test_the_owner_is_an_entry_that_others_can_read() -> None:
+def test_the_owner_entry_has_a_stable_encoding() -> None:
     assert msgspec.json.decode(msgspec.json.encode(Owner("n1", 2, "http://n1"))) == {
         "node": "n1",
         "epoch": 2,
@@ -368,7 +368,7 @@ def test_the_owner_is_an_entry_that_others_can_read() -> None:
     }
 
 
-def test_who_does_not_know_the_format_is_kept_out() -> None:
+def test_a_node_without_the_current_format_is_refused() -> None:
     registry = MemoryRegistry(Wire(Shared(), 0))
     old, new = Heartbeat("n1", "first", "http://n1", format=1), Heartbeat("n2", "first", "http://n2", format=2)
     assert Formats(registry, 2).current == 1
@@ -379,7 +379,7 @@ def test_who_does_not_know_the_format_is_kept_out() -> None:
         Formats(registry, 1)
 
 
-def test_who_is_draining_takes_nothing_over(cluster: Cluster) -> None:
+def test_a_draining_node_takes_over_nothing(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.nodes["n1"]._closing.set()
     cluster.nodes["n1"].drain()

@@ -1,4 +1,4 @@
-"""What clients meet who ask any node of a cluster."""
+"""Behaviour of a cluster towards clients that send requests to any node."""
 
 from __future__ import annotations
 
@@ -60,23 +60,21 @@ def elsewhere(node: ServingNode, how: str) -> float:
 
 
 def wait_until_alive(client: Client, node: str, *, alive: bool = True) -> None:
-    """Until the node that is asked takes another one for alive, or does not."""
+    """Wait until a node considers another one alive, or gone."""
     until = time.monotonic() + PATIENCE
     while ((node, "alive") in {(each.name, each.state) for each in client.cluster().nodes}) != alive:
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
-def test_any_node_takes_any_request(clients: list[Client], store: str) -> None:
+def test_any_node_accepts_any_request(clients: list[Client], store: str) -> None:
     assert [put(client, store, f"n{number}") for number, client in enumerate(clients * 2)] == [1, 2, 3, 4, 5, 6]
     for client in clients:
         assert {each.id for each in client.store(store).nodes()} == {f"n{number}" for number in range(6)}
         assert client.store(store).search("n1", at_least=6).hits
 
 
-def test_an_asynchronous_client_goes_where_it_is_sent(
-    nodes: list[ServingNode], clients: list[Client], store: str
-) -> None:
+def test_an_asynchronous_client_follows_redirects(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "a")
 
     async def asked() -> int:
@@ -86,7 +84,7 @@ def test_an_asynchronous_client_goes_where_it_is_sent(
     assert asyncio.run(asked()) == 1
 
 
-def test_who_may_not_be_sent_elsewhere_is_answered_here(
+def test_requests_that_must_not_be_redirected_are_forwarded(
     nodes: list[ServingNode], clients: list[Client], store: str
 ) -> None:
     put(clients[0], store, "a")
@@ -106,8 +104,10 @@ def test_who_may_not_be_sent_elsewhere_is_answered_here(
 
 
 @contextmanager
-def told(node: ServingNode, store: str, last_id: str = "") -> Generator[Callable[[int], list[tuple[str, str, str]]]]:
-    """What a node tells of nodes of stores whose names begin so: the next ones as id, store, and node's id."""
+def read_events(
+    node: ServingNode, store: str, last_id: str = ""
+) -> Generator[Callable[[int], list[tuple[str, str, str]]]]:
+    """Return the next node events of stores with a name prefix, as store, node id and event id."""
     with ExitStack() as stack:
         http = stack.enter_context(httpx.Client(base_url=node.url, timeout=PATIENCE))
         query = "/api/events?kinds=store_created,store_dropped,node_created"
@@ -140,13 +140,13 @@ def of_stores(events: list[tuple[str, str, str]]) -> dict[str, list[str]]:
     return {store: [node for _, other, node in events if other == store] for _, store, _ in events}
 
 
-def test_one_stream_tells_of_the_stores_of_all_nodes(
+def test_one_event_stream_covers_the_stores_of_all_nodes(
     nodes: list[ServingNode], clients: list[Client], store: str
 ) -> None:
     first, second, later = f"{store}-1", f"{store}-2", f"{store}-3"
     put(clients[0], first, "before")
     put(clients[1], second, "before")
-    with told(nodes[2], store) as following:
+    with read_events(nodes[2], store) as following:
         put(clients[0], first, "a")
         put(clients[1], second, "b")
         put(clients[0], later, "c")
@@ -165,20 +165,20 @@ def test_one_stream_tells_of_the_stores_of_all_nodes(
         clients[0].drop(second, confirm=second)
         assert of_stores(following(3)) == {first: ["alone"], later: ["again"], second: ["store_dropped"]}
     settle(nodes)
-    with told(nodes[0], store, begun[-1][0]) as resumed:
+    with read_events(nodes[0], store, begun[-1][0]) as resumed:
         put(clients[0], first, "end")
         after = of_stores(resumed(6))
     assert after[first] == ["moved", "alone", "end"]
     assert after[later][-2:] == ["moved", "again"]
     assert after[second] == ["store_dropped"]
-    with told(nodes[1], store, "*:0") as all_there_is:
+    with read_events(nodes[1], store, "*:0") as all_there_is:
         assert of_stores(all_there_is(10)) == {
             first: ["store_created", "before", "a", "moved", "alone", "end"],
             later: ["store_created", "c", "moved", "again"],
         }
 
 
-def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+def test_tool_calls_are_forwarded_to_the_owner(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "a")
     with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
         asked = {"name": "a", "index": store}
@@ -186,7 +186,7 @@ def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: 
         assert "about a" in str(Session(http).call("get_entity", asked)["content"])
 
 
-def test_resources_are_read_where_the_store_is(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+def test_resource_reads_are_forwarded_to_the_owner(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "a")
     uri = f"kgserve://{store}/a"
     with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
@@ -211,12 +211,12 @@ def test_resources_are_read_where_the_store_is(nodes: list[ServingNode], clients
             clients[0].store(store).inject(nodes=[{"id": "a", "type": "t", "content": "changed"}])
             assert any(uri in line for line in lines)
             clients[0].store(store).move("k2")
-            # Of what moved it is told once more, since nobody knows here what was written meanwhile.
+            # A moved store is announced again, since this node does not know what was written meanwhile.
             clients[2].store(store).inject(nodes=[{"id": "a", "type": "t", "content": "changed again"}])
             assert any(uri in line for line in lines)
 
 
-def test_walks_follow_links_into_stores_of_other_nodes(clients: list[Client], store: str) -> None:
+def test_traversals_follow_links_into_stores_of_other_nodes(clients: list[Client], store: str) -> None:
     there = f"{store}-there"
     put(clients[1], there, "x")
     put(clients[0], store, "a")
@@ -227,7 +227,7 @@ def test_walks_follow_links_into_stores_of_other_nodes(clients: list[Client], st
         assert [(each.id, each.content) for each in walk.nodes] == [("a", "about a"), ("x", "about x")]
 
 
-def test_settings_and_drops_are_the_clusters(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+def test_settings_and_drops_apply_to_the_cluster(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     first, second, third = clients
     put(first, store, "a")
     second.store(store).update_settings(name="Renamed", metadata={"a": 1})
@@ -245,7 +245,7 @@ def test_settings_and_drops_are_the_clusters(nodes: list[ServingNode], clients: 
     assert first.store(store).settings().name == ""
 
 
-def test_what_one_node_put_on_record_all_nodes_show(clients: list[Client], store: str) -> None:
+def test_audit_records_are_visible_on_all_nodes(clients: list[Client], store: str) -> None:
     put(clients[0], store, "a")
     clients[1].drop(store, confirm=store)
     end = time.monotonic() + PATIENCE
@@ -261,7 +261,7 @@ def test_what_one_node_put_on_record_all_nodes_show(clients: list[Client], store
         clients[0].audit(node="nobody")
 
 
-def test_what_dashboard_and_alerts_name_of_nodes_is_there(
+def test_metrics_named_in_dashboard_and_alerts_exist(
     nodes: list[ServingNode], clients: list[Client], store: str
 ) -> None:
     put(clients[0], store, "a")
@@ -280,7 +280,7 @@ def test_what_dashboard_and_alerts_name_of_nodes_is_there(
     assert "kgserve_cluster_append_seconds_count 0.0" not in scraped
 
 
-def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+def test_a_stopped_node_hands_over_at_once(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[2], store, "a")
     clients[2].store(store).update_settings(name="Kept")
     nodes[2].end()
@@ -295,14 +295,16 @@ def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], cli
         with ThreadPoolExecutor(1) as thread:
             starting = thread.submit(nodes[2].start)
             wait_until_alive(clients[0], "k2")
-            # Callers are sent there from now on: they may have to wait, and are not refused.
+            # Callers are redirected there from now on; they may have to wait but are not rejected.
             assert httpx.get(f"{nodes[2].url}/health", timeout=PATIENCE).is_success
             starting.result()
         settle(nodes)
     assert put(clients[2], store, "c") == 3
 
 
-def test_nobody_is_sent_to_a_node_that_is_silent(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+def test_callers_are_not_redirected_to_a_silent_node(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
     put(clients[0], store, "a")
     path, process = f"/api/memory/{store}/nodes/a", nodes[0].process
     assert process is not None
@@ -328,7 +330,7 @@ def test_nobody_is_sent_to_a_node_that_is_silent(nodes: list[ServingNode], clien
         refused(307)
 
 
-def test_a_store_is_moved_while_it_is_written(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+def test_a_store_can_be_moved_while_it_is_written(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "n0")
     with ThreadPoolExecutor(1) as thread:
         writing = thread.submit(lambda: [put(clients[1], store, f"n{number}") for number in range(1, 60)])
@@ -340,7 +342,7 @@ def test_a_store_is_moved_while_it_is_written(nodes: list[ServingNode], clients:
     assert found["k2"].stores >= 1
     path, stays = f"/api/memory/{store}/nodes/n1", {"Kgserve-No-Redirect": "1"}
     for to in ("k1", "k0", "k2", "k1"):
-        # Who passes a read on where the store was last looks where it is now.
+        # A node that forwards a read to the former owner looks up the current one.
         clients[0].store(store).move(to)
         assert [httpx.get(node.url + path, headers=stays, timeout=PATIENCE).status_code for node in nodes] == [200] * 3
     with pytest.raises(Conflict, match="node 'k9' is not alive; live nodes: k0, k1, k2"):
@@ -351,7 +353,7 @@ def test_a_store_is_moved_while_it_is_written(nodes: list[ServingNode], clients:
         clients[0].store(store).context("n1", also=[also])
 
 
-def test_a_store_from_before_comes_along(
+def test_a_standalone_store_is_imported(
     nodes: list[ServingNode], clients: list[Client], store: str, tmp_path: Path
 ) -> None:
     with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
@@ -368,7 +370,7 @@ def test_a_store_from_before_comes_along(
         settle(nodes)
 
 
-def test_files_that_are_no_known_copy_are_set_aside_where_a_store_is_moved_to(
+def test_unknown_files_on_the_target_of_a_move_are_set_aside(
     nodes: list[ServingNode], clients: list[Client], store: str
 ) -> None:
     put(clients[0], store, "a")
@@ -388,7 +390,7 @@ def test_files_that_are_no_known_copy_are_set_aside_where_a_store_is_moved_to(
     assert list(nodes[1].data_dir.glob(f".aside-{store}-*"))
 
 
-def test_moves_and_drains_wait_until_the_store_is_open_where_it_went(
+def test_moves_and_drains_wait_until_the_new_node_has_opened_the_store(
     nodes: list[ServingNode], clients: list[Client], store: str
 ) -> None:
     put(clients[0], store, "a")
@@ -409,24 +411,24 @@ def test_moves_and_drains_wait_until_the_store_is_open_where_it_went(
     refused = clients[0].store(store).move("k1")
     assert (refused.node, refused.opened) == ("k1", False)
     assert f"node 'k1' has not opened store '{store}' yet" in refused.reason
-    told = kgserve_process("cluster", "move", store, "k1", "--server", nodes[0].url)
-    assert told.code == 1, told
+    read_events = kgserve_process("cluster", "move", store, "k1", "--server", nodes[0].url)
+    assert read_events.code == 1, read_events
     (nodes[1].data_dir / f"{store}_memory").unlink()
     assert put(clients[0], store, "b") == 2
 
 
 def opened_at(node: ServingNode, store: str) -> bool:
-    """Whether the last that a node logged of a store's opening and closing is that it opened it."""
+    """Return whether the last log event of a node about a store is that it was opened."""
     events = [json.loads(line) for line in node.log.read_text().splitlines() if line.startswith("{")]
-    told = [each["event"] for each in events if each.get("store") == store]
-    return [each for each in told if each in {"store_opened", "store_closed"}][-1:] == ["store_opened"]
+    read_events = [each["event"] for each in events if each.get("store") == store]
+    return [each for each in read_events if each in {"store_opened", "store_closed"}][-1:] == ["store_opened"]
 
 
 def owner_of(client: Client, store: str) -> str | None:
     return next(each.node for each in client.stores().stores if each.name == store)
 
 
-def test_a_node_backs_up_stores_of_others_from_current_copies(
+def test_a_node_backs_up_other_nodes_stores_from_current_replicas(
     nodes: list[ServingNode], clients: list[Client], store: str, tmp_path: Path
 ) -> None:
     put(clients[0], store, "a")
@@ -443,7 +445,7 @@ def test_a_node_backs_up_stores_of_others_from_current_copies(
     assert store in {each["store"] for each in json.loads(others.out)["stores"]}
     for folder in tmp_path.iterdir():
         assert kgserve_process("verify", folder).code == 0
-    # Over REST the owner makes the backup of one store, and any node that of several.
+    # Over REST, the owner backs up a single store, and any node backs up several.
     assert clients[1].store(store).backup(store).sequence == 5
     assert kgserve_process("verify", nodes[2].backup_dir / store).code == 0
     several = clients[1].backup_stores(f"{store}-several", stores=[store])
@@ -453,7 +455,7 @@ def test_a_node_backs_up_stores_of_others_from_current_copies(
     assert restored.code == 0, restored
     with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
         assert {each.id for each in alone.store(store).nodes()} == {"a", "b", "n3", "n4"}
-    # So a store comes back whose times were repaired outside of the cluster.
+    # This is how a store returns after its times were repaired outside of the cluster.
     refused = kgserve_process("doctor", store, "--repair-times", "--data", nodes[1].data_dir)
     assert (refused.code, "restore it into a separate data folder" in refused.out + refused.err) == (1, True), refused
     assert kgserve_process("doctor", store, "--repair-times", "--data", tmp_path / "alone").code == 0

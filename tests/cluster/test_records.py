@@ -10,24 +10,24 @@ from tests.fuzzing import examples
 
 @examples(50)
 @given(st.binary(max_size=60), st.integers(1, 20), st.integers(0, 2))
-def test_what_was_parted_is_joined(data: bytes, most: int, earlier: int) -> None:
+def test_split_records_are_reassembled(data: bytes, most: int, earlier: int) -> None:
     record = Record("frame", 3, 10, 12, data)
     pieces = list(parted(record, most))
     assert all(len(piece.data) <= most for piece in pieces)
     assert [piece.kind for piece in pieces] == ["part"] * (len(pieces) - 1) + ["frame"]
-    # As many pieces of a frame that an earlier epoch broke off come before.
+    # Preceded by pieces of an incomplete frame of an earlier epoch.
     broken = [Record("part", 2, 10, 12, b"broken off")] * earlier
     found = [Logged(position, position - 1, each) for position, each in enumerate([*broken, *pieces], 1)]
     assert [each.record for each in joined(found)] == [record]
 
 
 @pytest.mark.parametrize("kind", ["take", "frame", "part"])
-def test_a_record_is_decoded_as_it_was_encoded(kind: str) -> None:
+def test_records_round_trip(kind: str) -> None:
     record = Record(kind, 1, 2, 3, b"data")  # pyright: ignore[reportArgumentType]
     assert decode_record(9, encode_record(7, record)) == Logged(9, 7, record)
 
 
-def test_no_flipped_bit_passes() -> None:
+def test_any_flipped_bit_is_detected() -> None:
     data = encode_record(7, Record("frame", 1, 2, 3, b"data"))
     for place in range(len(data)):
         for bit in range(8):
@@ -40,7 +40,7 @@ def test_no_flipped_bit_passes() -> None:
             decode_record(9, data[:length])
 
 
-def test_a_format_of_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_record_format_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.cluster.records.RECORD_FORMAT", RECORD_FORMAT + 1)
     data = encode_record(7, Record("take", 1))
     monkeypatch.undo()

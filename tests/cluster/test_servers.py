@@ -1,4 +1,4 @@
-"""Which servers are believed, and what is said of those that are not."""
+"""Checks of the NATS servers, and error messages about unsuitable ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def changed(folder: Path, before: str, after: str) -> Path:
     return path
 
 
-def test_a_server_that_syncs_every_two_minutes_is_refused(tmp_path: Path) -> None:
+def test_a_server_without_sync_on_every_write_is_rejected(tmp_path: Path) -> None:
     configuration = changed(tmp_path, "sync_interval: always", "sync_interval: 2m")
     with (
         nats_servers(tmp_path, 1, configuration) as one,
@@ -35,7 +35,7 @@ def test_a_server_that_syncs_every_two_minutes_is_refused(tmp_path: Path) -> Non
         NatsConnection(one.urls)
 
 
-def test_a_server_that_does_not_say_how_it_syncs_is_refused(tmp_path: Path) -> None:
+def test_a_server_that_hides_its_sync_settings_is_rejected(tmp_path: Path) -> None:
     line = 'imports: [{ service: { account: SYSTEM, subject: "$SYS.REQ.SERVER.PING.VARZ" } }]'
     with (
         nats_servers(tmp_path, 1, changed(tmp_path, line, "")) as one,
@@ -51,7 +51,7 @@ def test_servers_have_to_be_new_enough(version: str, *, taken: bool) -> None:
         check_servers([server])
 
 
-def test_one_server_alone_is_refused(tmp_path: Path) -> None:
+def test_a_single_server_is_rejected(tmp_path: Path) -> None:
     alone = changed(tmp_path, "routes: $KGSERVE_NATS_ROUTES", "")
     text = alone.read_text()
     start = text.index("cluster {")
@@ -59,7 +59,7 @@ def test_one_server_alone_is_refused(tmp_path: Path) -> None:
     with (
         nats_servers(tmp_path, 1, alone) as one,
         closing(NatsConnection(one.urls, patience=3)) as connection,
-        pytest.raises(Conflict, match="KGSERVE_LOG_00 of the cluster cannot be made: replicas > 1"),
+        pytest.raises(Conflict, match="KGSERVE_LOG_00 of the cluster cannot be created: replicas > 1"),
     ):
         JetStreamLog(connection)
 
@@ -71,7 +71,7 @@ def test_one_server_alone_is_refused(tmp_path: Path) -> None:
         (StreamConfig(num_replicas=3, max_age=60), "has limits that would delete messages"),
     ],
 )
-def test_a_stream_that_would_forget_is_refused(
+def test_a_stream_with_limits_is_rejected(
     servers: NatsServers, store: str, limits: StreamConfig, complaint: str
 ) -> None:
     name = f"MADE_{store}"
@@ -82,22 +82,22 @@ def test_a_stream_that_would_forget_is_refused(
         await client.close()
 
     with closing(NatsConnection(servers.urls)) as connection:
-        # The servers choose who leads before anybody can make a stream.
+        # The servers elect a leader before any client can create a stream.
         JetStreamLog(connection)
         asyncio.run(make())
         with pytest.raises(Conflict, match=f"{name}.* {complaint}"):
             JetStream(connection, name, [f"made.{store}"])
 
 
-def test_a_wrong_password_is_told(servers: NatsServers) -> None:
-    # A server closes the connection once it has said why, and that may be met first.
+def test_a_wrong_password_is_reported(servers: NatsServers) -> None:
+    # The server closes the connection after its error, and the client may notice that first.
     reason = "[Aa]uthorization|reset by peer|closed"
     with pytest.raises(Unavailable, match=f"cannot connect to any server .* at 127.0.0.1:.*({reason})") as refused:
         NatsConnection(servers.urls.replace(PASSWORD, "wrong"), patience=1)
     assert "wrong" not in str(refused.value)
 
 
-def test_nobody_there_is_told() -> None:
+def test_an_unreachable_server_is_reported() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -106,12 +106,12 @@ def test_nobody_there_is_told() -> None:
 
 
 @pytest.mark.parametrize("addresses", ["", " , ", "http://host:4222", "host:4222", "nats://"])
-def test_addresses_that_are_none_are_told(addresses: str) -> None:
+def test_invalid_server_addresses_are_reported(addresses: str) -> None:
     with pytest.raises(InvalidInput, match="address of a NATS server"):
         NatsConnection(addresses)
 
 
-def test_what_is_asked_of_a_closed_connection_is_told(servers: NatsServers) -> None:
+def test_requests_on_a_closed_connection_are_reported(servers: NatsServers) -> None:
     connection = NatsConnection(servers.urls)
     log = JetStreamLog(connection)
     connection.close()
@@ -120,7 +120,7 @@ def test_what_is_asked_of_a_closed_connection_is_told(servers: NatsServers) -> N
         log.end("any")
 
 
-def test_files_are_those_of_the_object_store(servers: NatsServers, store: str, tmp_path: Path) -> None:
+def test_blobs_are_readable_by_the_object_store(servers: NatsServers, store: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abcde" * 200_000)
 
     async def get() -> tuple[bytes | None, ObjectInfo]:

@@ -16,7 +16,7 @@ def acts(rig: Rig, node: str, limit: int = 1_000) -> list[str]:
     return [each.act for each in shared_records(rig.node().log, node, limit)]
 
 
-def test_what_a_node_put_on_record_is_read_by_others_once_whoever_ships_it(rig: Rig, tmp_path: Path) -> None:
+def test_shipped_audit_records_are_read_once_by_other_nodes(rig: Rig, tmp_path: Path) -> None:
     node, audit = f"n{uuid4().hex}", Audit(tmp_path)
     assert acts(rig, node) == []
     audit.administered("first", "done", caller="boss")
@@ -25,7 +25,7 @@ def test_what_a_node_put_on_record_is_read_by_others_once_whoever_ships_it(rig: 
     audit.administered("second", "done")
     shipping.ship()
     shipping.ship()
-    # The process ends, and the next one goes on.
+    # A second process continues after the first has ended.
     audit.administered("third", "done")
     SharedAudit(rig.node().log, node, tmp_path).ship()
     SharedAudit(rig.node().log, node, tmp_path).ship()
@@ -38,7 +38,7 @@ def test_what_a_node_put_on_record_is_read_by_others_once_whoever_ships_it(rig: 
     assert acts(rig, node, 2) == ["second", "third"]
 
 
-def test_a_node_that_lost_its_folder_goes_on(rig: Rig, tmp_path: Path) -> None:
+def test_a_node_that_lost_its_folder_continues_its_audit_log(rig: Rig, tmp_path: Path) -> None:
     node = f"n{uuid4().hex}"
     for folder in ("lost", "new"):
         (tmp_path / folder).mkdir()
@@ -48,9 +48,9 @@ def test_a_node_that_lost_its_folder_goes_on(rig: Rig, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_an_entry_that_may_have_been_taken_is_looked_for(rig: Rig, tmp_path: Path) -> None:
+def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> None:
     name, audit = f"n{uuid4().hex}", Audit(tmp_path)
-    # Longer than one attempt takes: what is asked while the connection is made anew is lost, too.
+    # Longer than one attempt, since requests during a reconnect are lost as well.
     node, fault = rig.faulty_node(0.5)
     shipping = SharedAudit(node.log, name, tmp_path)
     audit.administered("first", "done")
@@ -65,7 +65,7 @@ def test_an_entry_that_may_have_been_taken_is_looked_for(rig: Rig, tmp_path: Pat
     assert acts(rig, name) == ["first", "second", "third"]
 
 
-def test_the_oldest_is_let_go_of(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "AUDIT_STRETCH_BYTES", 500)
     monkeypatch.setattr(shared, "MAX_AUDIT_STRETCHES", 3)
     node, audit, log = f"n{uuid4().hex}", Audit(tmp_path), rig.node().log
@@ -82,7 +82,7 @@ def test_the_oldest_is_let_go_of(rig: Rig, tmp_path: Path, monkeypatch: pytest.M
         next(iter(log.read(name, 0, log.end(name))))
 
 
-def test_it_ships_by_itself_and_at_its_end(rig: Rig, tmp_path: Path) -> None:
+def test_audit_records_are_shipped_periodically_and_at_the_end(rig: Rig, tmp_path: Path) -> None:
     node, audit = f"n{uuid4().hex}", Audit(tmp_path)
     with SharedAudit(rig.node().log, node, tmp_path):
         audit.administered("act", "done")

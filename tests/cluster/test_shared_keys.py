@@ -23,7 +23,7 @@ def made(folder: Path, name: str) -> Key:
     return key
 
 
-def test_keys_of_one_node_are_taken_by_all(folders: list[Path]) -> None:
+def test_keys_of_one_node_reach_all_nodes(folders: list[Path]) -> None:
     rig = MemoryRig()
     nodes = [SharedKeys(rig.node().registry, folder) for folder in folders]
     first = made(folders[0], "first")
@@ -38,7 +38,7 @@ def test_keys_of_one_node_are_taken_by_all(folders: list[Path]) -> None:
         assert {key.id: key for key in read_keys(folder)} == {first.id: revoked, second.id: second}
 
 
-def test_one_that_joins_brings_its_keys_along(folders: list[Path]) -> None:
+def test_a_joining_node_shares_its_keys(folders: list[Path]) -> None:
     rig = MemoryRig()
     first, second = made(folders[0], "first"), made(folders[1], "second")
     nodes = [SharedKeys(rig.node().registry, folder) for folder in folders[:2]]

@@ -27,7 +27,7 @@ from tests.storage.journal.history import SEGMENT, mixed, nodes
 CHANGES = nodes(30)
 LONG = 30.0
 FEW_BYTES = 500
-"""So that a journal has several segments."""
+"""Segment size in bytes, small enough for several segments."""
 
 
 def owned(epoch: int, begins: int = 0, *, coming: bool = False) -> Owner:
@@ -35,7 +35,7 @@ def owned(epoch: int, begins: int = 0, *, coming: bool = False) -> Owner:
 
 
 class Machines:
-    """Folders of one store on several machines, and their journals."""
+    """Folders of one store on several machines, with their journals."""
 
     def __init__(self, folder: Path, closing_with: ExitStack) -> None:
         self._folder = folder
@@ -45,7 +45,7 @@ class Machines:
         return self._folder / machine / "journal"
 
     def journal(self, machine: str) -> Journal:
-        """As it is opened after a kill, or made on a machine that never had the store."""
+        """Open the journal of a machine as after a kill, or create it."""
         path = self.path(machine)
         found = Journal.open(path, FEW_BYTES, 0) if path.is_dir() else Journal.create(path, FEW_BYTES)
         return self._closing.enter_context(closing(found))
@@ -54,7 +54,7 @@ class Machines:
         return take_over(self.journal(machine), log, store, owned(epoch, coming=coming))
 
     def kept(self, machine: str) -> list[ChangeSet]:
-        """What the files have, whoever has them open."""
+        """Return the content of a machine's files."""
         return list(self.journal(machine).read(0))
 
 
@@ -66,7 +66,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 @pytest.fixture
 def memory() -> MemoryRig:
-    """For what a log does not decide."""
+    """Return an in-memory rig, for tests that do not depend on the backend."""
     return MemoryRig()
 
 
@@ -75,7 +75,7 @@ def write(owner: Shipping, upto: int, per_frame: int = 1) -> None:
         owner.append(CHANGES[done : min(done + per_frame, upto)])
 
 
-def test_what_one_machine_wrote_the_next_one_has(rig: Rig, store: str, machines: Machines) -> None:
+def test_a_new_owner_has_the_previous_owners_commits(rig: Rig, store: str, machines: Machines) -> None:
     first = machines.owner("a", rig.node().log, store, 1)
     write(first, 10, per_frame=3)
     second = machines.owner("b", rig.node().log, store, 2)
@@ -92,9 +92,7 @@ def test_what_one_machine_wrote_the_next_one_has(rig: Rig, store: str, machines:
     assert machines.kept("a") == machines.kept("b") == CHANGES[:25]
 
 
-def test_a_machine_that_was_well_closed_reads_only_what_is_new(
-    memory: MemoryRig, store: str, machines: Machines
-) -> None:
+def test_after_a_clean_close_only_new_records_are_read(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     owner = machines.owner("a", log, store, 1)
     write(owner, 10)
@@ -106,14 +104,14 @@ def test_a_machine_that_was_well_closed_reads_only_what_is_new(
         machines.owner("b", log, store, 3)
 
 
-def test_after_a_kill_the_files_are_compared(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_after_a_kill_the_files_are_compared_with_the_log(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     write(machines.owner("a", log, store, 1), 10)
     write(machines.owner("a", log, store, 2), 20)
     assert machines.kept("a") == CHANGES[:20]
 
 
-def test_a_machine_that_lost_its_files_gets_them_back(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_lost_files_are_restored_from_the_log(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     owner = machines.owner("a", log, store, 1)
     write(owner, 10)
@@ -125,7 +123,7 @@ def test_a_machine_that_lost_its_files_gets_them_back(memory: MemoryRig, store: 
     assert machines.kept("a") == CHANGES[:10]
 
 
-def test_files_that_differ_from_the_log_are_told(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_files_that_differ_from_the_log_are_reported(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     write(machines.owner("a", log, store, 1), 10)
     other = machines.journal("b")
@@ -135,7 +133,7 @@ def test_files_that_differ_from_the_log_are_told(memory: MemoryRig, store: str, 
         machines.owner("b", log, store, 2)
 
 
-def test_a_log_that_lost_its_end_is_told(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_a_log_that_lost_its_end_is_reported(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     write(machines.owner("a", log, store, 1), 10)
     for _ in range(3):
@@ -145,7 +143,7 @@ def test_a_log_that_lost_its_end_is_told(memory: MemoryRig, store: str, machines
     assert machines.kept("a") == CHANGES[:10]
 
 
-def test_what_no_log_had_before_is_given_to_it(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_a_standalone_journal_is_appended_to_the_log(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     alone = machines.journal("a")
     for change in CHANGES[:10]:
@@ -155,9 +153,7 @@ def test_what_no_log_had_before_is_given_to_it(memory: MemoryRig, store: str, ma
     assert machines.kept("a") == machines.kept("b") == CHANGES[:15]
 
 
-def test_what_was_cut_short_while_it_was_given_is_given_again(
-    memory: MemoryRig, store: str, machines: Machines
-) -> None:
+def test_an_interrupted_import_of_a_journal_is_repeated(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     alone = machines.journal("a")
     for change in CHANGES[:10]:
@@ -171,9 +167,7 @@ def test_what_was_cut_short_while_it_was_given_is_given_again(
     assert machines.kept("b") == CHANGES[:10]
 
 
-def test_a_store_of_the_same_name_that_was_dropped_is_another_one(
-    memory: MemoryRig, store: str, machines: Machines
-) -> None:
+def test_a_dropped_store_of_the_same_name_is_ignored(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     write(dropped := machines.owner("a", log, store, 1), 10)
     begins = fence(log, store, 1)
@@ -185,7 +179,7 @@ def test_a_store_of_the_same_name_that_was_dropped_is_another_one(
     assert machines.kept("b") == machines.kept("c") == CHANGES[:5]
 
 
-def test_who_is_late_does_not_fence_a_later_owner(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_a_late_takeover_does_not_fence_a_later_owner(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     write(machines.owner("a", log, store, 1), 5)
     latest = machines.owner("b", log, store, 3)
@@ -194,14 +188,16 @@ def test_who_is_late_does_not_fence_a_later_owner(memory: MemoryRig, store: str,
     write(latest, 10)
 
 
-def test_a_write_of_which_nobody_could_say_is_there_or_not(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_an_unconfirmed_write_is_present_or_absent_after_takeover(
+    memory: MemoryRig, store: str, machines: Machines
+) -> None:
     node, fault = memory.faulty_node(1)
     owner = machines.owner("a", node.log, store, 1)
     write(owner, 5)
     fault.lose_answers()
     with pytest.raises(Unconfirmed):
         write(owner, 6)
-    # The files are never ahead of the log, and nothing goes on behind what is not known.
+    # The files are never ahead of the log, and no write follows an unconfirmed one.
     assert machines.kept("a") == CHANGES[:5]
     fault.heal()
     assert owner.is_over
@@ -210,7 +206,7 @@ def test_a_write_of_which_nobody_could_say_is_there_or_not(memory: MemoryRig, st
     write(again, 7)
 
 
-def test_what_the_files_did_not_take_comes_from_the_log(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_frames_missing_in_the_files_are_read_from_the_log(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     owner = machines.owner("a", log, store, 1)
     write(owner, 5)
@@ -231,7 +227,7 @@ def test_a_frame_larger_than_a_message_is_shipped(rig: Rig, store: str, machines
     assert machines.kept("b") == large
 
 
-def test_a_frame_of_which_parts_were_read_is_read_as_a_whole(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_a_partially_read_frame_is_read_again(memory: MemoryRig, store: str, machines: Machines) -> None:
     log, large = memory.node().log, nodes(3, size=MAX_RECORD_BYTES)
     journal = machines.journal("a")
     *parts, final = parted(Record("frame", 1, 1, 3, encode_frame(large)))
@@ -244,7 +240,7 @@ def test_a_frame_of_which_parts_were_read_is_read_as_a_whole(memory: MemoryRig, 
     assert machines.kept("a") == large
 
 
-def test_a_store_that_was_taken_over_opens_as_it_was(memory: MemoryRig, store: str, tmp_path: Path) -> None:
+def test_a_store_opens_unchanged_after_a_takeover(memory: MemoryRig, store: str, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, engine=ENGINE, embedding_provider="hashing")
     log, history = memory.node().log, mixed()
     for epoch, name in enumerate(("a", "b"), 1):
@@ -265,7 +261,7 @@ def test_a_store_that_was_taken_over_opens_as_it_was(memory: MemoryRig, store: s
         pool.close()
 
 
-def test_a_write_that_is_under_way_is_no_end(memory: MemoryRig, store: str, machines: Machines) -> None:
+def test_a_takeover_waits_for_a_concurrent_write(memory: MemoryRig, store: str, machines: Machines) -> None:
     node, fault = memory.faulty_node(LONG)
     owner = machines.owner("a", node.log, store, 1)
     fault.lose_answers()

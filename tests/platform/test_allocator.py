@@ -1,4 +1,4 @@
-"""How far the C library's allocator spreads, counted by itself."""
+"""Number of malloc arenas of a process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ libc.fclose(file)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator has arenas")
-def test_arenas_are_bounded(tmp_path: Path) -> None:
+def test_malloc_arenas_are_bounded(tmp_path: Path) -> None:
     cores = os.cpu_count() or 1
 
     def arenas(how: str) -> int:
@@ -53,6 +53,6 @@ def test_arenas_are_bounded(tmp_path: Path) -> None:
     assert arenas("bound") <= ARENAS_PER_CORE * cores < arenas("free")
 
 
-def test_arrow_that_is_just_being_imported_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_imported_pyarrow_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
     give_back()

@@ -1,4 +1,4 @@
-"""Decoding into types that many threads meet at once, for the first time."""
+"""Concurrent first decoding of a type by many threads."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ class Part(msgspec.Struct):
     count: int
 
 
-def test_threads_that_meet_at_a_type_all_decode_into_it() -> None:
+def test_concurrent_first_decoding_of_a_type() -> None:
     ran = subprocess.run([sys.executable, "-c", MEETING], capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
 
 
-def test_a_decoder_is_made_once() -> None:
+def test_decoders_are_cached() -> None:
     assert json_decoder(Part) is json_decoder(Part)
     assert msgpack_decoder(list[Part]) is msgpack_decoder(list[Part])
 
 
-def test_values_are_read_as_their_type() -> None:
+def test_values_are_converted_to_their_type() -> None:
     assert decode_json(b'{"count": 3}', Part) == convert({"count": 3}, Part) == Part(3)
     assert decode_json("[1, null]") == [1, None]
     assert convert({"count": "3"}, Part, strict=False) == Part(3)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_values_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_json(b'{"count": "3"}', Part)
     with pytest.raises(msgspec.ValidationError):
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused() -> None:
         decode_json(b"{")
 
 
-def test_a_value_or_field_that_is_none_of_those_there_are_is_told_beside_them() -> None:
+def test_unknown_values_and_fields_are_reported_with_the_allowed_ones() -> None:
     for text, place, told in (
         ('{"at-once": [{}, {"mode": "slowly"}]}', "at-once[1].mode", ": it is one of fast, slow"),
         ('{"by-name": {"a": 3}}', "by-name[...]", ": it is one of 1, 2"),

@@ -1,4 +1,4 @@
-"""Loops that rest now and then."""
+"""Loops that yield the GIL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kgserve.platform.gil import GIL_HOLD_SECONDS, cooperative
 
 
 def rests(work: float, count: int) -> int:
-    """How often a thread lets its core go in a paced loop of so many items that take so long."""
+    """Count how often a thread yields in a cooperative loop of ``count`` items that take ``work`` each."""
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     for _ in cooperative(range(count)):
         until = time.perf_counter() + work
@@ -19,11 +19,11 @@ def rests(work: float, count: int) -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
 
 
-def test_the_items_are_the_same_each_when_it_is_wanted() -> None:
+def test_cooperative_iteration_is_lazy_and_keeps_items() -> None:
     assert list(cooperative("abc")) == ["a", "b", "c"]
     assert list(itertools.islice(cooperative(itertools.count()), 3)) == [0, 1, 2]
 
 
-def test_there_is_a_rest_after_each_stretch_of_work() -> None:
+def test_a_cooperative_loop_yields_after_each_work_period() -> None:
     assert rests(2 * GIL_HOLD_SECONDS, 20) >= 15
     assert rests(0, 20) < 10

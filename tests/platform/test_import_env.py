@@ -1,4 +1,4 @@
-"""What servers and engines do without."""
+"""Imports that servers and engine processes avoid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print(len(os.listdir("/proc/self/task")), "rich" in sys.modules)
 
 
 @pytest.mark.parametrize(("chosen", "said"), [(None, "1 False"), ("2", f"{min(2, os.cpu_count() or 1)} False")])
-def test_numpy_has_no_threads_but_those_that_were_asked_for_and_rich_stays_away(chosen: str | None, said: str) -> None:
+def test_numpy_starts_no_extra_threads_and_rich_is_not_imported(chosen: str | None, said: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}  # noqa: TID251
     if chosen:
         environment["OPENBLAS_NUM_THREADS"] = chosen

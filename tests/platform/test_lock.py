@@ -1,4 +1,4 @@
-"""One server for a data folder, and how local clients find it."""
+"""Lock of a data folder, and discovery of its server by local clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with DataFolderLock(Path(sys.argv[1])) as lock:
 """
 
 
-def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_naming_the_lock_holder(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -41,7 +41,7 @@ def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None
         assert find(tmp_path) is None
 
 
-def test_the_server_s_file_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_server_json_is_readable_by_its_user_only(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path) as lock:
         lock.publish("http://127.0.0.1:1", "secret")
         for name in (SERVER_FILE, SERVER_LOCK_FILE):
@@ -54,17 +54,17 @@ def test_the_server_s_file_is_for_its_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"pid":"x","url":1,"token":2}', b"\xff\xfe\xff"])
-def test_an_unreadable_file_is_no_server(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_server_json_is_ignored(tmp_path: Path, content: bytes) -> None:
     with DataFolderLock(tmp_path):
         (tmp_path / SERVER_FILE).write_bytes(content)
         assert find(tmp_path) is None
 
 
-def test_no_folder_no_server(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_server(tmp_path: Path) -> None:
     assert find(tmp_path / "nowhere") is None
 
 
-def test_looking_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+def test_discovery_does_not_prevent_a_server_start(tmp_path: Path) -> None:
     lock = DataFolderLock(tmp_path)
     for _ in range(20):
         with lock:

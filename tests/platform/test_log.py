@@ -24,13 +24,13 @@ def _as_before() -> Iterator[None]:
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines of these tests; other tests' servers in this process write to the same place."""
+    """Return the log lines of these tests; other tests' servers in this process write to the same stream."""
     return [line for line in TIME.sub("TIME", capsys.readouterr().err).splitlines() if OWN.search(line)]
 
 
 @pytest.mark.parametrize("format_", ["json", "console"])
 @pytest.mark.parametrize("path", PATHS)
-def test_the_line_of_a_request_is_what_structlog_would_write(
+def test_access_log_lines_equal_structlogs_output(
     capsys: pytest.CaptureFixture[str], format_: log.LogFormat, path: str
 ) -> None:
     async def write() -> None:
@@ -55,7 +55,7 @@ def test_the_line_of_a_request_is_what_structlog_would_write(
     assert cut_off == short.replace("200", "null" if format_ == "json" else "None")
 
 
-def test_lines_keep_their_order_and_none_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_keep_their_order_and_none_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
         for number in (1, 2):
             log.request(f"own-{number}", WHO, "GET", "/", 200, 1.0, 1)
@@ -70,7 +70,7 @@ def test_lines_keep_their_order_and_none_stays_behind(capsys: pytest.CaptureFixt
     assert found == ["requestown-1", "requestown-2", "of these tests", "requestown-3"]
 
 
-def test_lines_come_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_buffered_log_lines_are_flushed_automatically(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
         log.request("own-1", WHO, "GET", "/", 200, 1.0, 1)
         await asyncio.sleep(2 * log.LOG_FLUSH_DELAY_SECONDS)
@@ -80,7 +80,7 @@ def test_lines_come_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"request_id": "own-1"' in capsys.readouterr().err
 
 
-def test_none_below_the_level(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_below_the_level_are_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
         log.request("own-1", WHO, "GET", "/", 200, 1.0, 1)
 

@@ -1,4 +1,4 @@
-"""Rows that are asked for in slices."""
+"""Batched SQLite queries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def made(rows: int) -> sqlite3.Connection:
     return file
 
 
-def test_more_values_than_one_statement_takes() -> None:
+def test_queries_with_more_values_than_one_statement_allows() -> None:
     file = made(3_000)
     assert sorted(of_some(file.execute, "SELECT n FROM numbers WHERE n IN", range(-5, 3_000))) == [
         (n,) for n in range(3_000)
@@ -24,7 +24,7 @@ def test_more_values_than_one_statement_takes() -> None:
     assert sorted(found) == [(14,), (15,)]
 
 
-def test_who_reads_no_further_may_close_the_file() -> None:
+def test_a_database_can_be_closed_after_a_partial_iteration() -> None:
     file = made(2)
     some = of_some(file.execute, "SELECT n FROM numbers WHERE n IN", [0, 1])
     rows = of_rows(file.execute, "SELECT n FROM numbers WHERE (n, half) IN", [(0, 0), (1, 0)], "")

@@ -12,12 +12,12 @@ LAST = (datetime.max.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // 
 
 
 @given(st.integers(-62_135_596_800_000_000, LAST))
-def test_a_time_survives_the_way_out_and_in(microseconds: int) -> None:
+def test_a_time_round_trips(microseconds: int) -> None:
     assert parse_time(format_time(microseconds)) == microseconds
 
 
 @given(st.integers(0, LAST), st.integers(0, LAST))
-def test_texts_sort_as_times_do(one: int, other: int) -> None:
+def test_formatted_times_sort_chronologically(one: int, other: int) -> None:
     assert (format_time(one) < format_time(other)) == (one < other)
 
 
@@ -34,7 +34,7 @@ def test_texts_sort_as_times_do(one: int, other: int) -> None:
         ("2024-02-29T12:00:00Z", 1_709_208_000_000_000),
     ],
 )
-def test_forms_of_a_time(text: str, microseconds: int) -> None:
+def test_accepted_forms_of_a_time(text: str, microseconds: int) -> None:
     assert parse_time(text) == microseconds
 
 
@@ -46,12 +46,12 @@ def test_forms_of_a_time(text: str, microseconds: int) -> None:
         "2025-07-15T12:00:00Z\n", '2025-07-15T12:00:00"Z', "2025-07-15T12:00:00+0100", "٢٠٢٥-07-15T12:00:00Z",
     ],
 )  # fmt: skip
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_time(text)
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
-def test_a_time_that_utc_cannot_write_is_none(text: str) -> None:
+def test_a_time_outside_the_utc_range_is_rejected(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         parse_time(text)

@@ -1,4 +1,4 @@
-"""Commits that hold accesses and no rows: kept wherever the store is, and nothing to whoever follows its rows."""
+"""Commits that contain only memory accesses: stored wherever the store is, invisible to consumers of its rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.stores.writing import (
 
 
 def accessed(*ids: str, count: int = 1) -> WriteBatch:
-    """Each of these nodes was read for that often."""
+    """Return a batch that records ``count`` accesses of each node."""
     return WriteBatch(accesses=[Access(node_id, count, count, 0.5) for node_id in ids])
 
 
 def kept(store: OpenStore) -> dict[str, int]:
-    """How often each node was read, by snapshot and journal."""
+    """Return the access count of each node, from snapshot and journal."""
     found = [access for some in all_accesses(store.layout, store.journal, store.state.sequence) for access in some]
     counts = {access.id: access.count for access in found}
     assert len(counts) == len(found)
@@ -46,7 +46,7 @@ def in_snapshot(store: OpenStore) -> dict[str, int]:
     return {access.id: access.count for some in snapshot.read_accesses(newest) for access in some}
 
 
-def test_accesses_move_the_sequence_and_no_row(tmp_path: Path) -> None:
+def test_access_commits_advance_the_sequence_without_changing_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc"))
         before = store.state
@@ -62,7 +62,7 @@ def test_accesses_move_the_sequence_and_no_row(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def test_snapshots_carry_accesses_and_deletions_drop_them(tmp_path: Path) -> None:
+def test_snapshots_include_accesses_and_deletions_remove_them(tmp_path: Path) -> None:
     with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
         write(store, batch(*"abc"))
         store.compactor.run()
@@ -72,7 +72,7 @@ def test_snapshots_carry_accesses_and_deletions_drop_them(tmp_path: Path) -> Non
         assert in_snapshot(store) == kept(store) == {"a": 5, "b": 1, "c": 1}
         write(store, WriteBatch(delete_nodes=["a", "b"]), batch("b"), accessed("c", count=7))
         assert kept(store) == {"c": 7}
-        # Until the journal no longer tells what the first snapshot holds.
+        # Until the journal no longer covers the first snapshot.
         write(store, batch("large", content="x" * (1 << 20)), batch("next"))
         store.compactor.run()
         write(store, batch("large", content="y" * (1 << 20)), batch("next", content="z"))
@@ -84,7 +84,7 @@ def test_snapshots_carry_accesses_and_deletions_drop_them(tmp_path: Path) -> Non
         assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE).exists()
 
 
-def test_building_an_engine_leaves_accesses_in_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_building_an_engine_keeps_accesses_in_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.cypher_engine.rebuild.SNAPSHOT_AFTER_BYTES", 1)
     with opened(tmp_path) as store:
         write(store, batch(*"ab"), accessed("a"))
@@ -92,7 +92,7 @@ def test_building_an_engine_leaves_accesses_in_its_snapshot(tmp_path: Path, monk
         assert in_snapshot(store) == {"a": 1}
 
 
-def test_accesses_alone_make_a_snapshot_due(tmp_path: Path) -> None:
+def test_access_commits_alone_trigger_a_snapshot(tmp_path: Path) -> None:
     with opened(tmp_path, compact_wal_mb=1, journal_segment_mb=1) as store:
         ids = [f"{number:0480d}" for number in range(1_250)]
         write(store, batch(*ids))
@@ -107,7 +107,7 @@ def test_accesses_alone_make_a_snapshot_due(tmp_path: Path) -> None:
         assert not store.compactor.wanted()
 
 
-def test_a_snapshot_with_damaged_accesses_is_passed_over(tmp_path: Path) -> None:
+def test_a_snapshot_with_damaged_accesses_is_skipped(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"ab"), accessed("a"))
         store.compactor.run()
@@ -119,7 +119,7 @@ def test_a_snapshot_with_damaged_accesses_is_passed_over(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_backups_carry_accesses_to_every_point(tmp_path: Path, compacted: bool) -> None:
+def test_backups_restore_accesses_at_every_point(tmp_path: Path, compacted: bool) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, batch(*"ab"), accessed("a"))
@@ -134,7 +134,7 @@ def test_backups_carry_accesses_to_every_point(tmp_path: Path, compacted: bool) 
         assert found == {"2": {"a": 1}, "3": {"a": 3, "b": 3}, "4": {"b": 3}, "5": {"b": 9}}
 
 
-def test_a_closed_engine_is_not_opened_for_accesses(tmp_path: Path) -> None:
+def test_access_commits_do_not_open_a_closed_engine(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"ab"))
         ask(store)

@@ -1,4 +1,4 @@
-"""Accesses that wait in memory: seen at once, counted exactly, and kept until they are written."""
+"""Write-behind buffer of accesses: visible at once, counted exactly, kept until written."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ READERS = 4
 
 
 def once_more(node_id: str, before: Access | None) -> Access:
-    """One more reading, at a time that grows with their number."""
+    """Return the next access record, with a time that grows with the count."""
     count = before.count + 1 if before else 1
     return Access(node_id, count, count, 1 / count)
 
 
 def read(store: OpenStore, *names: str) -> dict[str, int]:
-    """Read nodes once each; how often that was by then."""
+    """Record one access of each node, and return the resulting counts."""
     return {node_id: access.count for node_id, access in store.accesses.update(names, once_more).items()}
 
 
 def journaled(store: OpenStore) -> None:
-    """Have what was written looked up in the journal, as nothing else has it here."""
+    """Make the buffer look up journaled accesses in the journal, since this store has no other index of them."""
 
     def known(wanted: Collection[str]) -> dict[str, Access]:
         found = changed_accesses(store.journal.frames(0), 0, store.state.sequence)
@@ -46,7 +46,7 @@ def journaled(store: OpenStore) -> None:
     store.accesses.known = known
 
 
-def test_what_was_read_is_seen_at_once_and_written_as_one_commit(tmp_path: Path) -> None:
+def test_buffered_accesses_are_visible_at_once_and_flushed_as_one_commit(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc"))
         journaled(store)
@@ -64,7 +64,7 @@ def test_what_was_read_is_seen_at_once_and_written_as_one_commit(tmp_path: Path)
         assert read(store) == {}
 
 
-def test_no_reading_is_lost_or_counted_twice_while_others_are_written(tmp_path: Path) -> None:
+def test_concurrent_flush_loses_or_duplicates_no_access(tmp_path: Path) -> None:
     with opened(tmp_path) as store, ThreadPoolExecutor(READERS) as readers:
         names = [f"n{number}" for number in range(5)]
         write(store, batch(*names))
@@ -83,7 +83,7 @@ def test_no_reading_is_lost_or_counted_twice_while_others_are_written(tmp_path: 
         assert kept(store) == dict.fromkeys(names, READERS * 100)
 
 
-def test_what_cannot_be_written_waits_and_stays_seen(tmp_path: Path) -> None:
+def test_accesses_stay_buffered_and_visible_when_a_flush_fails(tmp_path: Path) -> None:
     with opened(tmp_path, write_queue=1) as store:
         write(store, batch(*"ab"))
         journaled(store)
@@ -99,7 +99,7 @@ def test_what_cannot_be_written_waits_and_stays_seen(tmp_path: Path) -> None:
         assert kept(store) == {"a": 2, "b": 1}
 
 
-def test_while_some_are_written_others_go_on(tmp_path: Path) -> None:
+def test_accesses_are_recorded_during_a_flush(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"ab"))
         journaled(store)
@@ -117,7 +117,7 @@ def test_while_some_are_written_others_go_on(tmp_path: Path) -> None:
         assert kept(store) == {"a": 2, "b": 1}
 
 
-def test_what_is_deleted_was_never_read(tmp_path: Path) -> None:
+def test_deleting_a_node_drops_its_buffered_accesses(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc"))
         journaled(store)
@@ -135,8 +135,8 @@ def test_what_is_deleted_was_never_read(tmp_path: Path) -> None:
         assert len(store.accesses) == 0
 
 
-def test_what_somebody_else_has_written_of_accesses_counts(tmp_path: Path) -> None:
-    """An import says how often a memory was read; what waits here is from before."""
+def test_imported_accesses_replace_buffered_ones(tmp_path: Path) -> None:
+    """An import sets the access count of a memory; buffered accesses from before it are dropped."""
     with opened(tmp_path) as store:
         write(store, batch(*"ab"))
         journaled(store)
@@ -147,7 +147,7 @@ def test_what_somebody_else_has_written_of_accesses_counts(tmp_path: Path) -> No
         assert kept(store) == {"a": 41, "b": 2}
 
 
-def test_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_is_due_by_count_or_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as store:
         assert not store.accesses.due
         read(store, *(f"n{number}" for number in range(access_buffer.ACCESS_FLUSH_THRESHOLD - 1)))
@@ -159,7 +159,7 @@ def test_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert store.accesses.due
 
 
-def test_no_more_wait_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_buffer, "ACCESS_FLUSH_THRESHOLD", 4)
     monkeypatch.setattr(access_buffer, "MAX_BUFFERED_ACCESSES", 8)
     with opened(tmp_path, write_queue=1) as store:
@@ -180,7 +180,7 @@ def test_no_more_wait_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert kept(store) == dict.fromkeys(names[:8], 2) | {names[0]: 3}
 
 
-def test_closing_and_giving_way_to_other_stores_writes_what_waits(tmp_path: Path) -> None:
+def test_closing_or_evicting_a_store_flushes_accesses(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path, max_open_stores=1)) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, batch("a"))
@@ -196,7 +196,7 @@ def test_closing_and_giving_way_to_other_stores_writes_what_waits(tmp_path: Path
         assert store.state.sequence == 3
 
 
-def test_a_backup_has_what_was_read_before_it(tmp_path: Path) -> None:
+def test_a_backup_includes_earlier_accesses(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, batch("a"))
@@ -222,7 +222,7 @@ with opened(Path(sys.argv[1])) as store:
 """
 
 
-def test_what_was_written_survives_a_kill_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_flushed_accesses_survive_a_kill_and_nothing_else_changes(tmp_path: Path) -> None:
     told: list[int] = []
     with PythonProcess(KILLED, str(tmp_path)) as process:
         for line in process.stdout:
@@ -232,7 +232,7 @@ def test_what_was_written_survives_a_kill_and_nothing_else_changes(tmp_path: Pat
     acknowledged = told[-1]
     with opened(tmp_path) as store:
         found = kept(store)
-        # Three readings at the most are in the next commit, which may have come to the disk unsaid.
+        # Up to three accesses are in the next commit, which may be durable without being acknowledged.
         assert acknowledged <= found["n0"] <= acknowledged + 3
         assert store.state.nodes == len(ids(store)) == 20
         assert store.check().ok

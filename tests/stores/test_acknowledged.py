@@ -1,4 +1,4 @@
-"""What was acknowledged is there, and what cannot be kept is refused, whatever came together or broke before."""
+"""Acknowledged writes survive, and writes that cannot be kept are refused, whatever happened before."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.stores.writing import (
 
 
 @pytest.mark.parametrize("had_edges", [False, True])
-def test_a_node_made_and_deleted_in_one_group_takes_its_new_edges_along(tmp_path: Path, had_edges: bool) -> None:
+def test_a_node_created_and_deleted_in_one_group_takes_its_new_edges_along(tmp_path: Path, had_edges: bool) -> None:
     with opened(tmp_path) as store:
         if had_edges:
             write(store, batch("x", "y", edges=[("x", "y", "r")]))
@@ -57,7 +57,7 @@ def test_a_node_made_and_deleted_in_one_group_takes_its_new_edges_along(tmp_path
 
 
 @pytest.mark.parametrize("cut", ["at a frame", "in a frame", "the whole segment"])
-def test_a_journal_that_ends_before_the_mark_of_a_clean_close_is_damaged(tmp_path: Path, cut: str) -> None:
+def test_a_journal_shorter_than_the_clean_close_marker_is_reported_as_damaged(tmp_path: Path, cut: str) -> None:
     with opened(tmp_path, journal_segment_mb=1) as store:
         write(store, batch("big", content="x" * MEBIBYTE), *(batch(f"n{i}") for i in range(5)))
         assert len(store.journal.segments) == 2
@@ -72,7 +72,7 @@ def test_a_journal_that_ends_before_the_mark_of_a_clean_close_is_damaged(tmp_pat
         pass
 
 
-def test_salvage_before_a_snapshot_leaves_a_journal_that_goes_on_after_it(tmp_path: Path) -> None:
+def test_salvage_of_a_journal_before_a_snapshot_continues_after_the_snapshot(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, *(batch(f"n{i}") for i in range(10)))
         store.compactor.run()
@@ -89,7 +89,7 @@ def test_salvage_before_a_snapshot_leaves_a_journal_that_goes_on_after_it(tmp_pa
         assert_whole(store)
 
 
-def test_a_write_that_no_engine_takes_is_acknowledged_and_asked_for_later(
+def test_a_write_that_the_engine_rejects_is_acknowledged_and_applied_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", 0)
@@ -109,7 +109,7 @@ def test_a_write_that_no_engine_takes_is_acknowledged_and_asked_for_later(
         assert_whole(store)
 
 
-def test_a_catalog_that_cannot_be_read_is_built_anew(tmp_path: Path) -> None:
+def test_an_unreadable_catalog_is_rebuilt(tmp_path: Path) -> None:
     wanted = [f"node-{n:05}" for n in range(5000)]
     with opened(tmp_path) as store:
         write(store, batch(*wanted))

@@ -1,4 +1,4 @@
-"""What a store does when the time of day was wrong. Its process is one whose clock is set by a file."""
+"""Behaviour of a store when the system clock is wrong. The store runs in a process whose clock is set by a file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ print(json.dumps(found))
 
 
 class Found(msgspec.Struct):
-    """What the process saw: by how much each commit's stamp was off its clock, in microseconds, and what it logged."""
+    """Observations of the process: its log lines, and the clock offset of each commit's timestamp in microseconds."""
 
     stamps: list[int]
     seen: int
@@ -92,7 +92,7 @@ def shifted_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(script: str, data: Path, clock: Path, first: int, *arguments: str) -> bytes:
-    """Run a script with the data folder, the file of the clock and arguments; the clock is off by ``first`` seconds."""
+    """Run a script with the data folder, the clock file and arguments; the clock starts off by ``first`` seconds."""
     shift = data.with_name("shift")
     shift.write_bytes(struct.pack("q", first))
     variables = environment() | {"LD_PRELOAD": str(clock), "SHIFT_FILE": str(shift), "PYTHONPATH": str(TOP)}
@@ -103,7 +103,7 @@ def run(script: str, data: Path, clock: Path, first: int, *arguments: str) -> by
 
 
 def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> Found:
-    """Commit nodes, each while the clock is off by so many seconds; the first one counts from the start on."""
+    """Commit nodes, each with the clock off by the given number of seconds; the first offset applies from the start."""
     texts = "[" + ",".join(f'["{name}",{seconds}]' for name, seconds in commits) + "]"
     return decode_json(run(WRITER, data, clock, commits[0][1], texts), Found)
 
@@ -119,11 +119,11 @@ def commit(data: Path, clock: Path, *commits: tuple[str, int]) -> Found:
     ],
     ids=["ahead", "same", "drift", "last one was ahead", "impossible clock"],
 )
-def test_a_commit_is_stamped_with_the_clock_unless_that_drifts(now: int, last: int, expected: int) -> None:
+def test_a_commit_timestamp_follows_the_clock_unless_it_drifts(now: int, last: int, expected: int) -> None:
     assert commit_time(now, StoreState(time=last).time) == expected
 
 
-def test_a_clock_that_was_ahead_for_one_commit_stamps_no_later_one(shifted_clock: Path, tmp_path: Path) -> None:
+def test_a_clock_ahead_for_one_commit_does_not_affect_later_timestamps(shifted_clock: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     found = commit(data, shifted_clock, ("a", 0), ("b", 2 * YEAR), ("c", 0))
     assert all(abs(each) < MAX_CLOCK_DRIFT_MICROSECONDS for each in found.stamps)
@@ -132,7 +132,7 @@ def test_a_clock_that_was_ahead_for_one_commit_stamps_no_later_one(shifted_clock
     assert found.events == ["clock_jumped", "clock_jumped", "stamps_of_the_future"]
 
 
-def test_a_clock_that_was_ahead_before_the_start_is_reported_and_repaired(shifted_clock: Path, tmp_path: Path) -> None:
+def test_commits_stamped_ahead_before_the_start_are_reported_and_repaired(shifted_clock: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     commit(data, shifted_clock, ("a", 0), ("b", 2 * YEAR))
     examined = kgserve("doctor", "--data", data)
@@ -146,7 +146,7 @@ def test_a_clock_that_was_ahead_before_the_start_is_reported_and_repaired(shifte
     assert found.seen == 4
 
 
-def test_commits_of_the_future_are_part_of_the_present(shifted_clock: Path, tmp_path: Path) -> None:
+def test_commits_with_future_timestamps_are_part_of_the_current_state(shifted_clock: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     commit(data, shifted_clock, ("a", 0), ("b", 2 * YEAR))
     found = commit(data, shifted_clock, ("c", 0))
@@ -155,7 +155,7 @@ def test_commits_of_the_future_are_part_of_the_present(shifted_clock: Path, tmp_
 
 
 class PruneCounts(msgspec.Struct):
-    """Up to which commit the history was to be pruned, and how a request to prune by age was refused."""
+    """Commit up to which the history was pruned, and how a request to prune by age was refused."""
 
     before: int
     by_clock: int
@@ -163,18 +163,18 @@ class PruneCounts(msgspec.Struct):
     refused: str = ""
 
 
-def test_a_clock_that_is_set_forward_prunes_no_history(shifted_clock: Path, tmp_path: Path) -> None:
+def test_setting_the_clock_forward_prunes_no_history(shifted_clock: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     found = decode_json(run(PRUNER, data, shifted_clock, 0, str(2 * YEAR)), PruneCounts)
     assert (found.before, found.by_clock, found.due) == (0, 2, 0)
     assert "the clock was set forward by 63,07" in found.refused
-    # Ahead from the start on: the store seems to have been idle for two years.
+    # The clock is ahead from the start, so that the store seems to have been idle for two years.
     again = decode_json(run(PRUNER, data, shifted_clock, 2 * YEAR, str(2 * YEAR)), PruneCounts)
     assert (again.before, again.due) == (0, 0)
     assert again.by_clock >= 2
 
 
-def test_ages_go_by_the_time_since_the_start() -> None:
+def test_ages_are_measured_since_the_start() -> None:
     wall, since = [NOW], [0]
     clock = RetentionClock(lambda: wall[0], lambda: since[0])
     wall[0], since[0] = NOW + 5, 5
@@ -193,7 +193,7 @@ def test_ages_go_by_the_time_since_the_start() -> None:
     assert clock.is_believed(MAX_PLAUSIBLE_IDLE_MICROSECONDS + 1)
 
 
-def test_a_clock_that_began_impossibly_early_is_corrected() -> None:
+def test_a_clock_with_an_impossibly_early_start_is_corrected() -> None:
     wall = [0]
     clock = RetentionClock(lambda: wall[0], lambda: 0)
     wall[0] = NOW

@@ -1,4 +1,4 @@
-"""Compaction replaces the engine's file and nobody notices."""
+"""Compaction replaces the engine's file without disturbing readers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.stores.writing import (
 LAST = "MATCH (c:StoreCommit) RETURN max(c.sequence)"
 
 
-def test_a_compaction_keeps_everything(tmp_path: Path) -> None:
+def test_compaction_keeps_all_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc", edges=[("a", "b", "r"), ("b", "c", "r")]))
         outgrow(store)
@@ -53,7 +53,7 @@ def test_a_compaction_keeps_everything(tmp_path: Path) -> None:
 
 
 def outgrow(store: OpenStore) -> None:
-    """Have the engine's file be due for another."""
+    """Make a new engine file due."""
     ask(store)
     engine = store.engine._engine
     assert engine is not None
@@ -68,7 +68,7 @@ def test_an_empty_store_can_be_compacted(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def test_old_snapshots_and_segments_go(tmp_path: Path) -> None:
+def test_compaction_removes_old_snapshots_and_segments(tmp_path: Path) -> None:
     with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
         for number in range(4):
             write(store, batch(f"n{number}", content="x" * MEBIBYTE), batch(f"m{number}"))
@@ -79,7 +79,7 @@ def test_old_snapshots_and_segments_go(tmp_path: Path) -> None:
         assert list(store.layout.scratch.iterdir()) == []
 
 
-def test_readers_are_not_disturbed_by_the_swap(tmp_path: Path) -> None:
+def test_swapping_the_engine_file_does_not_disturb_readers(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*(f"n{i}" for i in range(300))))
         with store.engine.reading() as session:
@@ -96,22 +96,20 @@ def test_readers_are_not_disturbed_by_the_swap(tmp_path: Path) -> None:
             assert session.rows(LAST) == [[store.state.sequence]]
 
 
-def test_a_file_that_nobody_asks_stays_open_until_another_one_has_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_engine_file_stays_open_until_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         outgrow(store)
         view, rebuilt = store.engine, store.engine.rebuilt
 
-        def built_while_nobody_asks(*how: Any) -> Any:
+        def build_while_idle(*how: Any) -> Any:
             built = rebuilt(*how)
             view.asked_at = NEVER_ASKED
             view.tend()
             assert view.is_open
             return built
 
-        monkeypatch.setattr(view, "rebuilt", built_while_nobody_asks)
+        monkeypatch.setattr(view, "rebuilt", build_while_idle)
         begun = view.begun
         store.compactor.run()
         assert (store.compactor.done, view.begun, view.is_open) == (1, begun + 1, True)
@@ -120,7 +118,7 @@ def test_a_file_that_nobody_asks_stays_open_until_another_one_has_its_place(
         assert_whole(store)
 
 
-def test_who_waited_to_close_it_sees_that_another_one_is_made(tmp_path: Path) -> None:
+def test_closing_the_engine_waits_for_a_rebuild(tmp_path: Path) -> None:
     with opened(tmp_path) as store, ExitStack() as stack:
         write(store, batch("a"))
         outgrow(store)
@@ -135,7 +133,7 @@ def test_who_waited_to_close_it_sees_that_another_one_is_made(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("act", ["compacted", "erased"])
-def test_a_file_that_another_store_has_closed_meanwhile_needs_no_other(
+def test_an_engine_file_closed_by_eviction_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     with opened(tmp_path) as store:
@@ -143,12 +141,12 @@ def test_a_file_that_another_store_has_closed_meanwhile_needs_no_other(
         outgrow(store)
         view, rebuilt = store.engine, store.engine.rebuilt
 
-        def built_while_another_store_is_asked(*how: Any) -> Any:
+        def build_while_evicted(*how: Any) -> Any:
             built = rebuilt(*how)
             assert view.give_way()
             return built
 
-        monkeypatch.setattr(view, "rebuilt", built_while_another_store_is_asked)
+        monkeypatch.setattr(view, "rebuilt", build_while_evicted)
         with capture_log(store=store.name) as logs:
             store.compactor.run() if act == "compacted" else store.compactor.erase(store.state.sequence)
         assert not [each for each in logs if each["log_level"] == "error"]
@@ -159,7 +157,7 @@ def test_a_file_that_another_store_has_closed_meanwhile_needs_no_other(
         assert_whole(store)
 
 
-def test_writes_go_on_during_compactions(tmp_path: Path) -> None:
+def test_writes_continue_during_compaction(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*(f"n{i}" for i in range(500))))
         stop = threading.Event()
@@ -184,7 +182,7 @@ def keep_writing(store: OpenStore, prefix: str, stop: threading.Event) -> None:
         number += 1
 
 
-def test_a_log_that_has_outgrown_its_limit_starts_a_compaction_when_idle(tmp_path: Path) -> None:
+def test_an_oversized_engine_log_triggers_compaction_when_idle(tmp_path: Path) -> None:
     with opened(tmp_path, compact_wal_mb=1) as store:
         write(store, *(batch(f"n{i}", content="x" * 400_000) for i in range(4)))
         until(lambda: store.compactor.done == 1)
@@ -192,8 +190,8 @@ def test_a_log_that_has_outgrown_its_limit_starts_a_compaction_when_idle(tmp_pat
         assert_whole(store)
 
 
-def test_a_change_that_deletes_makes_and_changes_edges_fits_the_file_just_built(tmp_path: Path) -> None:
-    """Within a transaction kuzu misreads edges of nodes that have lost some that are on disk and got new ones."""
+def test_a_change_with_deleted_created_and_updated_edges_applies_to_a_new_file(tmp_path: Path) -> None:
+    """Within a transaction, kuzu misreads edges of nodes that lost stored edges and got new ones."""
     stored = [("j", end, "k") for end in "cfb"] + [("j", end, "m") for end in "efbg"]
     made = [("i", "f", "k"), ("j", "i", "m"), ("j", "j", "k"), ("j", "k", "m"), ("j", "l", "k"), ("j", "i", "k")]
     with opened(tmp_path) as store:
@@ -206,8 +204,8 @@ def test_a_change_that_deletes_makes_and_changes_edges_fits_the_file_just_built(
         assert_whole(store)
 
 
-def test_what_is_packed_counts_as_what_it_is_when_it_is_read(tmp_path: Path) -> None:
-    """A rebuild has as much to do, however small the journal is."""
+def test_packed_frames_count_with_their_unpacked_size(tmp_path: Path) -> None:
+    """A rebuild has to read the unpacked frames, however small the journal is."""
     with opened(tmp_path, compact_wal_mb=1) as store:
         for turn in range(10):
             write(store, batch(*(f"{turn}-{n}" for n in range(1_000)), content="alike " * 20))

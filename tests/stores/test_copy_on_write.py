@@ -45,7 +45,7 @@ def after(store: OpenStore, *statements: LiteralString) -> Difference:
         for text in statements:
             trial.session.run(text)
         found = trial.difference()
-        # By prints alone: the same, but for what is refused in any case.
+        # Compares fingerprints only; the result is the same, except for statements that are refused anyway.
         looked = trial.difference(WriteScope(names=NAMES))
         assert looked.doubled == found.doubled
         assert found.doubled or shown(looked) == shown(found)
@@ -60,7 +60,7 @@ def test_an_untouched_copy_has_no_difference(store: OpenStore) -> None:
     assert after(store) == Difference(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
 
 
-def test_rows_that_were_made_changed_and_removed(store: OpenStore) -> None:
+def test_created_changed_and_deleted_rows_are_found(store: OpenStore) -> None:
     found = after(
         store,
         "CREATE (:Entity {id: 'n', type: 'u'})",
@@ -81,7 +81,7 @@ def test_rows_that_were_made_changed_and_removed(store: OpenStore) -> None:
     assert found.doubled == []
 
 
-def test_the_store_hears_nothing_of_it(store: OpenStore) -> None:
+def test_a_statement_does_not_change_the_store(store: OpenStore) -> None:
     state = store.state
     after(store, "MATCH (e:Entity) DETACH DELETE e")
     assert store.state == state
@@ -89,7 +89,7 @@ def test_the_store_hears_nothing_of_it(store: OpenStore) -> None:
         assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
 
 
-def test_edges_twice_and_without_a_type(store: OpenStore) -> None:
+def test_duplicate_and_untyped_edges(store: OpenStore) -> None:
     make = "MATCH (a:Entity {id: 'a'}), (b:Entity {id: 'b'}) CREATE (a)-[:RELATES_TO {relation_type: 'r'}]->(b)"
     assert after(store, make).doubled == [("a", "b", "r")]
     make = "MATCH (a:Entity {id: 'a'}), (b:Entity {id: 'b'}) CREATE (a)-[:RELATES_TO {weight: 1}]->(b)"
@@ -100,14 +100,14 @@ def test_edges_twice_and_without_a_type(store: OpenStore) -> None:
     assert [row.now["relation_type"] for row in found.edges] == [None]
 
 
-def test_times_that_python_cannot_hold(store: OpenStore) -> None:
+def test_times_beyond_the_range_of_python(store: OpenStore) -> None:
     [row] = after(store, "MATCH (e:Entity {id: 'a'}) SET e.created_at = timestamp('20000-01-01')").nodes
     assert row.now["created_at"] == 568_971_820_800_000_000
     assert row.before is not None
     assert isinstance(row.before["created_at"], int)
 
 
-def test_numbers_that_are_none(store: OpenStore) -> None:
+def test_non_finite_numbers(store: OpenStore) -> None:
     [row] = after(store, "MATCH (:Entity {id: 'a'})-[k:RELATES_TO]->() SET k.weight = cast('nan' AS DOUBLE)").edges
     assert row.now["weight"] != row.now["weight"]
 
@@ -125,7 +125,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
         assert (found.nodes, found.nodes_gone) == ([], ["a"])
 
 
-def test_odd_texts_survive(tmp_path: Path) -> None:
+def test_unusual_texts_survive(tmp_path: Path) -> None:
     odd = ["it's", 'say "hi"', "nul\0end", "two\r\nlines", "back\\slash", "😀", " ", "NULL", ""]
     with opened(tmp_path / "data") as store:
         write(store, batch(*(name or "empty" for name in odd), content="a,b\n'\"\\"))
@@ -133,12 +133,12 @@ def test_odd_texts_survive(tmp_path: Path) -> None:
         assert sorted(after(store, "MATCH (e:Entity) DELETE e").nodes_gone) == sorted(name or "empty" for name in odd)
 
 
-def test_a_copy_holds_no_reading_session(store: OpenStore) -> None:
+def test_a_scratch_copy_holds_no_read_session(store: OpenStore) -> None:
     with copy_of(store), store.engine.reading() as session:
         assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
 
 
-def test_nothing_is_left_behind(store: OpenStore) -> None:
+def test_closing_removes_all_scratch_files(store: OpenStore) -> None:
     with copy_of(store):
         assert [path.name for path in store.layout.scratch.iterdir()] == ["statement"]
     assert list(store.layout.scratch.iterdir()) == []
@@ -151,7 +151,7 @@ def test_nothing_is_left_behind(store: OpenStore) -> None:
     assert list(store.layout.scratch.iterdir()) == []
 
 
-def test_no_room_for_a_copy(store: OpenStore) -> None:
+def test_a_full_disk_refuses_a_scratch_copy(store: OpenStore) -> None:
     options = store.engine.options
     with pytest.raises(StorageFull, match="MiB are left"):
         copied(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)

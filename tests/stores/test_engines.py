@@ -1,4 +1,4 @@
-"""The second engine behind the same stores: each opens its own files alone, and both answer alike."""
+"""Both database engines behind the same stores: each opens only its own files, and both give the same answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def changed(pool: StorePool, query: str) -> Any:
 
 
 def kept_link(data: Path) -> Path:
-    """Another name of the engine's file, by which it is known again."""
+    """Create a hard link to the engine's file, to recognize the same file later."""
     link = data / "kept"
     link.hardlink_to(layout(data).engine)
     return link
@@ -51,7 +51,7 @@ def rebuilt(store: OpenStore) -> tuple[int, str | None]:
     return store.engine.rebuilds, store.engine.found_damaged
 
 
-def test_a_store_goes_from_one_engine_to_the_other_and_back(tmp_path: Path) -> None:
+def test_a_store_can_switch_engines_and_back(tmp_path: Path) -> None:
     data, found = tmp_path / "data", list[list[Any]]()
     for number, engine in enumerate[EngineName](("kuzu", "ladybug", "ladybug", "kuzu")):
         with StorePool(settings(data, engine=engine)) as pool:
@@ -71,7 +71,7 @@ def test_a_store_goes_from_one_engine_to_the_other_and_back(tmp_path: Path) -> N
         pool.release(again)
 
 
-def test_a_mark_without_a_name_is_of_kuzu(tmp_path: Path) -> None:
+def test_a_marker_without_engine_name_means_kuzu(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path, engine="kuzu")) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, GRAPH)
@@ -86,7 +86,7 @@ def test_a_mark_without_a_name_is_of_kuzu(tmp_path: Path) -> None:
     assert layout(tmp_path).engine.samefile(kept)
 
 
-def test_a_file_of_another_version_is_not_taken(tmp_path: Path) -> None:
+def test_an_engine_file_of_another_version_is_not_opened(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path, engine="ladybug")) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, GRAPH)
@@ -103,7 +103,7 @@ def test_a_file_of_another_version_is_not_taken(tmp_path: Path) -> None:
     assert not files.engine.samefile(kept)
 
 
-def test_ladybug_writes_reads_and_comes_back(tmp_path: Path) -> None:
+def test_ladybug_writes_reads_and_reopens(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path, engine="ladybug")) as pool, pool.lease(NAME, create=True) as store:
         write(store, GRAPH)
         before = answers(pool)

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[OpenStore]:
 
 
 def nothing() -> None:
-    """A wake that nobody needs."""
+    """Wake callback that does nothing."""
 
 
 def reader(store: OpenStore, after: int | None = None, limits: PageLimits | None = None) -> Reader:
@@ -42,7 +42,7 @@ def take_all(reader: Reader, *, may_block: bool = True) -> list[str]:
     return found
 
 
-def test_a_reader_begins_now_and_sees_each_write_once(store: OpenStore) -> None:
+def test_a_reader_starts_now_and_sees_each_write_once(store: OpenStore) -> None:
     write(store, batch("before"))
     listener = reader(store)
     assert take_all(listener) == []
@@ -51,7 +51,7 @@ def test_a_reader_begins_now_and_sees_each_write_once(store: OpenStore) -> None:
     assert take_all(listener) == []
 
 
-def test_a_reader_may_begin_anywhere(store: OpenStore) -> None:
+def test_a_reader_may_start_at_any_sequence(store: OpenStore) -> None:
     write(store, batch("a", "b"), batch("c"), batch("d", "e"))
     assert take_all(reader(store, 0)) == ["1-0", "1-1", "2-0", "3-0", "3-1"]
     assert take_all(reader(store, 2)) == ["3-0", "3-1"]
@@ -59,7 +59,7 @@ def test_a_reader_may_begin_anywhere(store: OpenStore) -> None:
     assert take_all(middle) == ["3-1"]
 
 
-def test_what_memory_has_forgotten_comes_from_the_files(store: OpenStore) -> None:
+def test_older_changes_are_read_from_the_journal(store: OpenStore) -> None:
     forgetful = ChangeFeed(store.layout, kept=3)
     forgetful.opened(store.state.sequence)
     listener = Reader(forgetful, None, nothing)
@@ -69,7 +69,7 @@ def test_what_memory_has_forgotten_comes_from_the_files(store: OpenStore) -> Non
     assert take_all(listener) == [f"{sequence}-{index}" for sequence in range(1, 21) for index in (0, 1)]
 
 
-def test_without_listeners_nothing_is_kept(store: OpenStore) -> None:
+def test_without_listeners_no_change_is_buffered(store: OpenStore) -> None:
     write(store, batch("a"))
     assert store.feed.recent(Position(1)) is None
     listener = reader(store)
@@ -79,7 +79,7 @@ def test_without_listeners_nothing_is_kept(store: OpenStore) -> None:
     assert store.feed.recent(Position(2)) is None
 
 
-def test_pages_are_bounded(store: OpenStore) -> None:
+def test_feed_pages_are_bounded(store: OpenStore) -> None:
     write(store, batch(*(f"n{n}" for n in range(7))))
     listener = reader(store, 0, PageLimits(events=3))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(4)] == [3, 3, 1, 0]
@@ -87,20 +87,20 @@ def test_pages_are_bounded(store: OpenStore) -> None:
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(8)] == [1] * 7 + [0]
 
 
-def test_a_selection_that_takes_little_still_moves_on(store: OpenStore) -> None:
+def test_a_narrow_selection_still_advances(store: OpenStore) -> None:
     write(store, *(batch(f"n{n}", "x", content=str(n)) for n in range(9)))
     listener = reader(store, 0, PageLimits(scanned=4))
     pages = 0
     while not listener.caught_up():
         assert listener.take(Selection(kinds=frozenset({"edge_deleted"}))) == []
         pages += 1
-    assert pages == 5  # of two commits each, which have two events and count as one more
+    assert pages == 5  # two commits each, with two events that count as one more
 
 
-def test_how_far_behind(store: OpenStore) -> None:
+def test_lag_is_reported(store: OpenStore) -> None:
     write(store, batch("a"))
     listener = reader(store, 0)
-    assert listener.behind == 0  # it has not caught up yet: it is not slow, it comes from afar
+    assert listener.behind == 0  # still catching up from an old position, which is not lag
     take_all(listener)
     write(store, batch("b", "c"), batch("d"))
     assert listener.behind == 3
@@ -108,7 +108,7 @@ def test_how_far_behind(store: OpenStore) -> None:
     assert listener.behind == 0
 
 
-def test_markers_reach_those_who_listen(store: OpenStore) -> None:
+def test_markers_reach_all_listeners(store: OpenStore) -> None:
     store.feed.publish_marker("index_ready", {"index": "vector"})
     listener = reader(store)
     write(store, batch("a"))
@@ -118,7 +118,7 @@ def test_markers_reach_those_who_listen(store: OpenStore) -> None:
     assert b'"index":"keyword"' in found[1].data
 
 
-def test_a_tail_follows_through_segments_and_remembers_its_place(tmp_path: Path) -> None:
+def test_a_tail_reads_across_segments_and_keeps_its_position(tmp_path: Path) -> None:
     with opened(tmp_path / "data", journal_segment_mb=1) as store:
         folder = store.layout.journal
         tail = Tail(folder)
@@ -135,7 +135,7 @@ def test_a_tail_follows_through_segments_and_remembers_its_place(tmp_path: Path)
         assert [change.sequence for change in tail.read(2, 3)] == [2, 3]
 
 
-def test_what_the_journal_has_dropped_is_gone(tmp_path: Path) -> None:
+def test_reading_a_dropped_part_of_the_journal_raises_gone(tmp_path: Path) -> None:
     with opened(tmp_path / "data", journal_segment_mb=1) as store:
         write(store, *(batch("a", content=f"{n}" * 600_000) for n in range(6)))
         store.journal.drop_before(4, 0)
@@ -148,7 +148,7 @@ def test_what_the_journal_has_dropped_is_gone(tmp_path: Path) -> None:
             reader(store, 0).take(EVERYTHING)
 
 
-def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_journal_damage_raises_an_error_naming_the_file(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
         write(store, batch("a"), batch("b"))
         flip(newest_segment(tmp_path / "data"), 60)
@@ -156,7 +156,7 @@ def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
             reader(store, 0).take(EVERYTHING)
 
 
-def test_a_listener_outlives_eviction(tmp_path: Path) -> None:
+def test_a_listener_survives_eviction_of_the_store(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data", max_open_stores=1)) as pool:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
@@ -172,7 +172,7 @@ def test_a_listener_outlives_eviction(tmp_path: Path) -> None:
         assert take_all(listener) == ["2-0"]
 
 
-def test_a_closed_store_can_be_read_without_opening_it(tmp_path: Path) -> None:
+def test_the_feed_of_a_closed_store_can_be_read(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
         write(store, batch("a"), batch("b"))
     with StorePool(settings(tmp_path / "data")) as pool:
@@ -181,12 +181,12 @@ def test_a_closed_store_can_be_read_without_opening_it(tmp_path: Path) -> None:
         assert pool.open_stores() == {}
 
 
-def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+def test_the_feed_of_a_missing_store(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool, pytest.raises(NotFound):
         Reader(pool.feeds.of("nobody"), None, nothing)
 
 
-def test_all_stores_with_those_that_come_and_go(tmp_path: Path) -> None:
+def test_following_all_stores_includes_created_and_dropped_ones(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
         listener = EventReader(Graphs(pool), EventSubscription(None), nothing)
@@ -194,16 +194,16 @@ def test_all_stores_with_those_that_come_and_go(tmp_path: Path) -> None:
         assert listener.place == "a:0,*:0"
         with pool.lease("b", create=True) as store:
             write(store, batch("x"))
-        assert told(listener) == [("store_created", "b:0-0,a:0,*:0"), ("node_created", "b:1-0,a:0,*:0")]
+        assert read_events(listener) == [("store_created", "b:0-0,a:0,*:0"), ("node_created", "b:1-0,a:0,*:0")]
         pool.drop("b")
         pool.create("b")
-        assert told(listener) == [("store_dropped", "a:0,*:0"), ("store_created", "b:0-0,a:0,*:0")]
+        assert read_events(listener) == [("store_dropped", "a:0,*:0"), ("store_created", "b:0-0,a:0,*:0")]
         pool.drop("a")
-        assert told(listener) == [("store_dropped", "b:0,*:0")]
+        assert read_events(listener) == [("store_dropped", "b:0,*:0")]
         listener.close()
 
 
-def test_coming_back_to_all_stores(tmp_path: Path) -> None:
+def test_resuming_a_feed_of_all_stores(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         for name in ("a", "new"):
             with pool.lease(name, create=True) as store:
@@ -212,30 +212,30 @@ def test_coming_back_to_all_stores(tmp_path: Path) -> None:
             Graphs(pool), EventSubscription(None, {"a": Position(2), "gone": Position(9), "*": Position(1)}), nothing
         )
         listener.open()
-        assert sorted(kind for kind, _ in told(listener)) == [
+        assert sorted(kind for kind, _ in read_events(listener)) == [
             "node_created", "node_created", "node_created", "store_created", "store_dropped",
         ]  # fmt: skip
         assert listener.place == "a:2,new:2,*:0"
         listener.close()
 
 
-def test_named_stores_end_when_all_are_dropped(tmp_path: Path) -> None:
+def test_a_feed_of_named_stores_ends_when_all_are_dropped(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
         pool.create("b")
         listener = EventReader(Graphs(pool), EventSubscription(("a", "b")), nothing)
         listener.open()
         pool.drop("a")
-        assert told(listener) == [("store_dropped", "b:0")]
+        assert read_events(listener) == [("store_dropped", "b:0")]
         assert not listener.read().ended
         pool.drop("b")
-        assert told(listener) == [("store_dropped", None)]
+        assert read_events(listener) == [("store_dropped", None)]
         assert listener.read().ended
         listener.close()
 
 
 @pytest.mark.parametrize("position", [Position(3), Position(9), Position(2, 1)])
-def test_a_position_ahead_of_the_store_is_gone(tmp_path: Path, position: Position) -> None:
+def test_a_position_ahead_of_the_store_raises_gone(tmp_path: Path, position: Position) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
@@ -246,8 +246,8 @@ def test_a_position_ahead_of_the_store_is_gone(tmp_path: Path, position: Positio
         assert caught.value.oldest == 1
 
 
-def told(listener: EventReader) -> list[tuple[str, str | None]]:
-    """Everything there is to read: kinds and ids."""
+def read_events(listener: EventReader) -> list[tuple[str, str | None]]:
+    """Return the kinds and ids of all events available."""
     found: list[tuple[str, str | None]] = []
     while True:
         page = listener.read()
@@ -256,7 +256,7 @@ def told(listener: EventReader) -> list[tuple[str, str | None]]:
             return found
 
 
-def test_the_layout_that_a_feed_reads_is_the_stores(tmp_path: Path) -> None:
+def test_a_feed_reads_the_layout_of_its_store(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
         assert store.feed.layout.journal == layout(tmp_path / "data").journal
         assert store.feed.latest == store.state.sequence

@@ -1,4 +1,4 @@
-"""An engine that is wrong or refuses is replaced; the journal is believed."""
+"""A faulty engine is rebuilt from the journal, which is always trusted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TAMPERING = (
 
 
 @pytest.mark.parametrize("statement", TAMPERING)
-def test_a_check_finds_an_altered_engine_and_heals_it(tmp_path: Path, statement: str) -> None:
+def test_a_check_detects_and_rebuilds_an_altered_engine(tmp_path: Path, statement: str) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b", edges=[("a", "b", "r")]))
         state = store.state
@@ -54,7 +54,7 @@ def test_a_check_finds_an_altered_engine_and_heals_it(tmp_path: Path, statement:
         assert_whole(store)
 
 
-def test_a_write_that_the_engine_refuses_is_kept(tmp_path: Path) -> None:
+def test_a_write_rejected_by_the_engine_is_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         tamper(store, "CREATE (:StoreCommit {sequence: 2})")
@@ -69,7 +69,7 @@ def test_a_write_that_the_engine_refuses_is_kept(tmp_path: Path) -> None:
         assert ids(store) == ["a", "b", "c"]
 
 
-def test_a_group_that_the_engine_refuses_is_kept(tmp_path: Path) -> None:
+def test_a_commit_group_rejected_by_the_engine_is_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b", edges=[("a", "b", "r")]))
         tamper(store, "CREATE (:StoreCommit {sequence: 4})")
@@ -82,7 +82,7 @@ def test_a_group_that_the_engine_refuses_is_kept(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def test_reads_go_on_while_the_engine_is_healed(tmp_path: Path) -> None:
+def test_reads_continue_while_the_engine_is_rebuilt(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         with store.engine.reading() as session:
@@ -93,13 +93,13 @@ def test_reads_go_on_while_the_engine_is_healed(tmp_path: Path) -> None:
 
 
 def damaged(store: OpenStore) -> None:
-    """Flip a byte in the middle of the texts of the present rows."""
+    """Flip a byte in the middle of the texts of the current rows."""
     with store.reading() as rows:
         path = rows.base.path.with_name(rows.base.texts)
     flip(path, 20)
 
 
-def test_rows_that_are_damaged_when_a_write_needs_them_are_made_anew(tmp_path: Path) -> None:
+def test_damaged_rows_needed_by_a_write_are_rebuilt(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc", content="x" * 300, edges=[("a", "b", "r")]))
         store.rows.fold()
@@ -110,7 +110,7 @@ def test_rows_that_are_damaged_when_a_write_needs_them_are_made_anew(tmp_path: P
         assert_whole(store)
 
 
-def test_a_read_that_meets_damaged_rows_is_refused_once(tmp_path: Path) -> None:
+def test_a_read_of_damaged_rows_is_refused_once(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc", content="x" * 300))
         store.rows.fold()
@@ -121,7 +121,7 @@ def test_a_read_that_meets_damaged_rows_is_refused_once(tmp_path: Path) -> None:
         assert_whole(store)
 
 
-def test_a_check_finds_damaged_rows_and_makes_them_anew(tmp_path: Path) -> None:
+def test_a_check_detects_and_rebuilds_damaged_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc", content="x" * 300))
         store.rows.fold()

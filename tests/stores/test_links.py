@@ -1,4 +1,4 @@
-"""Links: edges into other stores, as rows of the store that they lead from."""
+"""Links, edges into other stores, stored as rows of their source's store."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def weights(store: OpenStore) -> dict[tuple[str, str, str], float]:
     return {(key.edge[0], key.store, key.edge[1]): row.edge.weight for key, row in everything(store).items()}
 
 
-def test_a_link_is_put_changed_and_deleted_as_an_edge_is(tmp_path: Path) -> None:
+def test_a_link_is_created_changed_and_deleted_like_an_edge(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         [_, made] = write(store, batch("a", "b"), links(link("a", "other", "x"), link("a", "other", "y", 2.0)))
         assert (made.edges_created, made.sequence, store.state.edges) == (2, 2, 0)
@@ -68,14 +68,14 @@ def test_a_link_is_put_changed_and_deleted_as_an_edge_is(tmp_path: Path) -> None
         assert_whole(store)
 
 
-def test_a_link_needs_its_source_and_goes_with_it(tmp_path: Path) -> None:
+def test_a_link_requires_its_source_and_is_deleted_with_it(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         [report] = write(store, links(link("nobody", "other", "x")))
         assert (report.skipped_count, report.skipped[0].reason) == (1, 'no such node: "nobody"')
         write(store, batch("a", "b"), links(link("a", "other", "x"), link("b", "other", "x")))
         [report] = write(store, WriteBatch(delete_nodes=["a"]))
         assert (report.edges_deleted, weights(store)) == (1, {("b", "other", "x"): 1.0})
-        # In one group: made by one write, gone by the next, and there again by the one after.
+        # In one group: created by one write, deleted by the next, and created again.
         futures = write_together(
             store,
             links(link("b", "third", "z", 3.0)),
@@ -86,7 +86,7 @@ def test_a_link_needs_its_source_and_goes_with_it(tmp_path: Path) -> None:
         assert weights(store) == {("b", "other", "w"): 1.0}
 
 
-def test_a_removal_of_many_takes_their_links(tmp_path: Path) -> None:
+def test_a_bulk_delete_removes_links(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"abc"), links(link("a", "other", "x"), link("b", "other", "x")))
         with store.rows.foreseeing() as foreseen:
@@ -99,7 +99,7 @@ def test_a_removal_of_many_takes_their_links(tmp_path: Path) -> None:
 
 
 class _Model:
-    """Links by source, store and target with their weights, and what is done to them and to a store alike."""
+    """Model of links with their weights, by source, store and target; applies random changes to itself and a store."""
 
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)
@@ -134,7 +134,7 @@ class _Model:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_links_agree_with_a_dict_over_reopening_loss_and_compaction(tmp_path: Path, seed: int) -> None:
+def test_links_match_a_model_across_reopening_loss_and_compaction(tmp_path: Path, seed: int) -> None:
     model = _Model(seed)
     for round_ in range(8):
         with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
@@ -151,7 +151,7 @@ def test_links_agree_with_a_dict_over_reopening_loss_and_compaction(tmp_path: Pa
         assert_whole(store)
 
 
-def test_a_snapshot_carries_links_beyond_the_journal(tmp_path: Path) -> None:
+def test_a_snapshot_includes_links_older_than_the_journal(tmp_path: Path) -> None:
     with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
         write(store, batch("a"), links(link("a", "other", "x"), link("a", "third", "y")))
         for round_ in range(3):
@@ -166,7 +166,7 @@ def test_a_snapshot_carries_links_beyond_the_journal(tmp_path: Path) -> None:
         assert everything(store) == before
 
 
-def test_what_is_asked_of_links(tmp_path: Path) -> None:
+def test_queries_of_links(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b"))
         write(store, links(*(link("a", "other", f"{at:02d}") for at in range(20)), link("b", "third", "x")))
@@ -185,7 +185,7 @@ def test_what_is_asked_of_links(tmp_path: Path) -> None:
         )
 
 
-def test_ids_may_hold_a_nul(tmp_path: Path) -> None:
+def test_link_ids_may_contain_nul(tmp_path: Path) -> None:
     long, odd = "a\0b", "x\0y"
     with opened(tmp_path) as store:
         write(store, batch("a", long))
@@ -204,7 +204,7 @@ def test_ids_may_hold_a_nul(tmp_path: Path) -> None:
     inbound.close()
 
 
-def test_a_reader_keeps_what_it_began_with(tmp_path: Path) -> None:
+def test_a_reader_keeps_its_snapshot_of_links(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"), links(link("a", "other", "x")))
         with store.links.reading() as (reader, rows):
@@ -215,7 +215,7 @@ def test_a_reader_keeps_what_it_began_with(tmp_path: Path) -> None:
         assert everything(store) == {}
 
 
-def test_a_damaged_link_is_found_and_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_link_is_detected_and_rebuilt(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"), links(link("a", "other", "x")))
         before = everything(store)
@@ -227,7 +227,7 @@ def test_a_damaged_link_is_found_and_made_anew(tmp_path: Path) -> None:
         assert store.check().ok
 
 
-def test_stores_without_links_say_nothing_of_them(tmp_path: Path) -> None:
+def test_stores_without_links_omit_them(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b", edges=[("a", "b", "knows")]), WriteBatch(delete_nodes=["a"]))
         [frame, *_] = store.journal.frames(0)
@@ -235,7 +235,7 @@ def test_stores_without_links_say_nothing_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["none", "damaged", "killed"])
-def test_who_links_into_a_store_is_known_of_closed_stores(tmp_path: Path, harm: str) -> None:
+def test_inbound_links_include_those_from_closed_stores(tmp_path: Path, harm: str) -> None:
     with StorePool(settings(tmp_path)) as pool:
         for name in STORES[:2]:
             with pool.lease(name, create=True) as store:

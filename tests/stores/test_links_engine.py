@@ -1,4 +1,4 @@
-"""Links in the engine's file: there once they are asked for, and from then on as they are written."""
+"""Links in the engine's file: loaded on first use, then kept up to date."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(store: OpenStore, query: str) -> list[list[Any]]:
 
 
 def assert_same(store: OpenStore) -> None:
-    """The engine's links are the store's, each there once, and nothing else is elsewhere."""
+    """Assert that the engine has each of the store's links once, and no other foreign nodes."""
     expected = weights(store)
     found = rows(store, ASKED)
     assert {(source, name, target): weight for source, name, target, weight in found} == expected
@@ -51,7 +51,7 @@ def some_batch(rng: random.Random) -> WriteBatch:
 
 
 @pytest.mark.parametrize(("seed", "few"), [(1, True), (2, False)])
-def test_the_engine_follows_links(tmp_path: Path, seed: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_applies_link_changes(tmp_path: Path, seed: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not few:
         monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", 0)
     rng = random.Random(seed)
@@ -69,7 +69,7 @@ def test_the_engine_follows_links(tmp_path: Path, seed: int, few: bool, monkeypa
         assert_same(store)
 
 
-def test_a_file_gets_links_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_links_are_loaded_on_first_use(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b", edges=[("a", "b", "r")]), links(link("a", "x", "1")))
         with store.engine.reading():
@@ -80,18 +80,18 @@ def test_a_file_gets_links_when_they_are_asked_for(tmp_path: Path) -> None:
         write(store, links(link("b", "x", "1"), link("a", "x", "1", 0.5)))
         before = store.engine.rebuilds
         assert_same(store)
-        # As it was left.
+        # Reopened as it was closed.
         assert store.engine.rebuilds == before
         store.compactor.run()
         write(store, WriteBatch(delete_nodes=["a"]))
         assert_same(store)
 
 
-def test_links_come_back_with_the_file(tmp_path: Path) -> None:
+def test_links_survive_reopening_the_engine_file(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b"), links(link("a", "x", "1"), link("b", "x", "1"), link("b", "y", "1")))
         assert_same(store)
-        # What the engine has lost it cannot take away: it is made anew.
+        # The engine cannot delete a link that it has lost, so it is rebuilt.
         tamper(store, "MATCH (:Entity {id: 'b'})-[k:LINKS_TO]->(:Elsewhere) DELETE k")
         write(store, WriteBatch(delete_nodes=["b"]))
         assert_same(store)
@@ -113,7 +113,7 @@ def test_links_come_back_with_the_file(tmp_path: Path) -> None:
         "MATCH (a:Entity {id: 'a'}), (e:Elsewhere {id: '1'}) CREATE (a)-[:LINKS_TO {relation_type: 'rogue'}]->(e)",
     ],
 )
-def test_a_check_finds_altered_links_and_heals_them(tmp_path: Path, statement: str) -> None:
+def test_a_check_detects_and_repairs_altered_links(tmp_path: Path, statement: str) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b"), links(link("a", "x", "1", 0.25), link("b", "x", "1")))
         assert_same(store)

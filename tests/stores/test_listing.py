@@ -1,4 +1,4 @@
-"""Lists in pages are stable under writes."""
+"""Pagination of lists is stable under writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def listed(pool: StorePool, limit: int, type_: str | None = None) -> list[str]:
             return found
 
 
-def test_what_stays_is_listed_once_whatever_is_written(tmp_path: Path) -> None:
+def test_pagination_lists_unchanged_nodes_once_under_writes(tmp_path: Path) -> None:
     steady = [f"n{number:03}" for number in range(300)]
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         store.submit(batch(*steady)).result(PATIENCE)
@@ -56,7 +56,7 @@ def test_what_stays_is_listed_once_whatever_is_written(tmp_path: Path) -> None:
         writer.join()
 
 
-def test_order_is_by_code_point(tmp_path: Path) -> None:
+def test_lists_are_ordered_by_code_point(tmp_path: Path) -> None:
     wanted = sorted(["a", "B", "é", "e", "日本", "😀", "\uffee", " ", "a\0b", "a\0", "'", "\u00ad"])
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         store.submit(batch(*wanted)).result(PATIENCE)
@@ -64,7 +64,7 @@ def test_order_is_by_code_point(tmp_path: Path) -> None:
             assert listed(pool, limit) == wanted
 
 
-def test_lists_of_one_type(tmp_path: Path) -> None:
+def test_lists_filtered_by_type(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         puts = [NodePut(number, f"n{number}", "even" if number % 2 == 0 else "odd") for number in range(10)]
         store.submit(WriteBatch(nodes=puts)).result(PATIENCE)
@@ -75,12 +75,12 @@ def test_lists_of_one_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["!", "ü", "a", "_w", "\ud800"])
-def test_cursors_that_no_page_gave(tmp_path: Path, cursor: str) -> None:
+def test_pagination_rejects_invalid_cursors(tmp_path: Path, cursor: str) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True), pytest.raises(InvalidInput):
         nodes_of(graph_of(pool, NAME), NodesQuery(limit=10, cursor=cursor))
 
 
-def test_a_store_that_cannot_be_described_hides_no_other(tmp_path: Path) -> None:
+def test_a_store_with_unreadable_settings_does_not_hide_others(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         for name in ("broken", "whole"):
             pool.create(name)

@@ -1,4 +1,4 @@
-"""After an unclean stop a journal that ends before what a view has seen is refused, and salvaged out of the history."""
+"""After an unclean stop, a journal that ends before a projection is refused, and salvaged from the history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EDGES = [("a", "b", "r"), ("b", "c", "r"), ("c", "d", "r")]
 
 
 def fill(of: Kept, data: Path) -> int:
-    """Commits 1 to 9 in several segments, of which the last has every kind of change; the store's digest."""
+    """Write commits 1 to 9 into several segments, the last with every kind of change. Return the store's digest."""
     write(of.store, batch(*"abcd", edges=EDGES, content="x" * MEBIBYTE), batch(*"ef", content="y" * MEBIBYTE))
     assert len(list_segments(layout(data).journal)) == 2
     write(of.store, batch("g"), batch("a", content="new"), batch("h", edges=[("h", "a", "s")]))
@@ -37,7 +37,7 @@ def fill(of: Kept, data: Path) -> int:
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A store of nine commits which was not closed cleanly, and its digest."""
+    """Create a store with nine commits that was not closed cleanly. Return it with its digest."""
     data = tmp_path_factory.mktemp("left")
     with kept(data, **SMALL_JOURNAL) as of:
         found = fill(of, data)
@@ -48,7 +48,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 @pytest.fixture
 def digest(left: tuple[Path, int], tmp_path: Path) -> int:
-    """A copy of it in the test's folder; its digest."""
+    """Copy the store into the test's folder, and return its digest."""
     shutil.copytree(left[0], tmp_path, dirs_exist_ok=True)
     return left[1]
 
@@ -71,7 +71,7 @@ def content(files: Layout) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("damage", [gone, cut_in_half, all_gone])
-def test_what_is_lost_is_noticed_and_comes_back(tmp_path: Path, digest: int, damage: Callable[[Layout], None]) -> None:
+def test_lost_commits_are_detected_and_salvaged(tmp_path: Path, digest: int, damage: Callable[[Layout], None]) -> None:
     files = layout(tmp_path)
     damage(files)
     left = content(files)
@@ -89,13 +89,13 @@ def test_what_is_lost_is_noticed_and_comes_back(tmp_path: Path, digest: int, dam
         assert_whole(of.store)
         write(of.store, batch("a", content="newer"))
         of.caught_up()
-        # As if nothing had happened: the history has the states from before, and goes on from them.
+        # The history still has the older versions, and continues from them.
         assert of.versions("a") == [(3, 10, None), (2, 4, 10), (1, 1, 4)]
         read = [change.sequence for change in Tail(files.journal).read(1, 10)]
         assert read == list(range(1, 11))
 
 
-def test_both_sequences_and_who_knows_more_are_named(tmp_path: Path, digest: int) -> None:
+def test_the_error_names_both_sequences_and_the_newer_projection(tmp_path: Path, digest: int) -> None:
     assert digest
     newest_segment(tmp_path).write_bytes(b"")
     with pytest.raises(JournalDamaged) as refused, opened(tmp_path):
@@ -103,7 +103,7 @@ def test_both_sequences_and_who_knows_more_are_named(tmp_path: Path, digest: int
     assert "whole up to sequence 2, but the history has seen sequence 9" in refused.value.message
 
 
-def test_without_a_history_the_catalog_knows_and_no_number_is_used_twice(tmp_path: Path) -> None:
+def test_salvage_without_history_never_reuses_sequence_numbers(tmp_path: Path) -> None:
     with opened(tmp_path, **SMALL_JOURNAL) as store:
         write(store, batch("a", content="x" * MEBIBYTE), batch("b"), batch("c"))
         assert ids(store) == ["a", "b", "c"]
@@ -119,7 +119,7 @@ def test_without_a_history_the_catalog_knows_and_no_number_is_used_twice(tmp_pat
         assert_whole(store)
 
 
-def test_a_row_that_the_history_has_damaged_is_lost_alone(tmp_path: Path, digest: int) -> None:
+def test_only_rows_damaged_in_the_history_are_lost(tmp_path: Path, digest: int) -> None:
     files = layout(tmp_path)
     with closing(sqlite3.connect(files.history)) as history:
         history.execute("UPDATE node SET row = x'00' WHERE id IN ('g', 'a') AND last IS NULL")
@@ -137,7 +137,7 @@ def test_a_row_that_the_history_has_damaged_is_lost_alone(tmp_path: Path, digest
         assert_whole(store)
 
 
-def test_a_history_that_cannot_be_read_is_set_aside(tmp_path: Path, digest: int) -> None:
+def test_an_unreadable_history_is_set_aside(tmp_path: Path, digest: int) -> None:
     assert digest
     files = layout(tmp_path)
     gone(files)
@@ -152,7 +152,7 @@ def test_a_history_that_cannot_be_read_is_set_aside(tmp_path: Path, digest: int)
         assert of.ids(10) == list("abcdefi")
 
 
-def test_a_write_that_was_never_acknowledged_is_cut_without_a_word(tmp_path: Path, digest: int) -> None:
+def test_an_unacknowledged_write_is_truncated_silently(tmp_path: Path, digest: int) -> None:
     path = newest_segment(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:100])
@@ -162,7 +162,7 @@ def test_a_write_that_was_never_acknowledged_is_cut_without_a_word(tmp_path: Pat
     assert path.read_bytes() == whole
 
 
-def test_links_come_back_and_older_ones_are_as_they_were(tmp_path: Path) -> None:
+def test_salvage_restores_links(tmp_path: Path) -> None:
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         write(of.store, batch(*"abcd", content="x" * MEBIBYTE), links(link("a", "o", "1"), link("b", "o", "1")))
         write(of.store, links(link("c", "o", "1"), link("d", "o", "1")), batch(content="y" * MEBIBYTE))
@@ -185,7 +185,7 @@ def test_links_come_back_and_older_ones_are_as_they_were(tmp_path: Path) -> None
         of.caught_up()
 
 
-def test_a_damaged_link_and_a_history_from_before_links(tmp_path: Path) -> None:
+def test_salvage_with_a_damaged_link_and_a_history_without_links(tmp_path: Path) -> None:
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         write(
             of.store,

@@ -1,4 +1,4 @@
-"""How a store remembers: its settings, what a server gives to new stores, and stores that are older than both."""
+"""Memory settings of a store, defaults from the server's settings, and stores older than both."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.stores.writing import layout, opened
 NAMES = MemorySettings.__struct_fields__
 
 
-def test_what_can_be_set_can_be_changed_and_preset() -> None:
+def test_every_memory_setting_can_be_changed_and_preset() -> None:
     assert MemorySettingsChange.__struct_fields__ == NAMES
     preset = [name.removeprefix("memory_") for name in Settings.__struct_fields__ if name.startswith("memory_")]
     assert preset == [name for name in NAMES if name != "half_life_by_type"]
     assert usual(Settings()) == StoreSettings()
 
 
-def test_a_change_is_merged_by_field() -> None:
+def test_a_settings_change_is_merged_by_field() -> None:
     before = MemorySettings(alpha=0.7, half_life_by_type={"fact": 90.0})
     assert MemorySettingsChange().onto(before) == before
     change = msgspec.convert({"half_life_days": None, "alpha": None, "dedup": "off"}, MemorySettingsChange)
@@ -34,14 +34,14 @@ def test_a_change_is_merged_by_field() -> None:
     assert half_lives_of(after).of("preference") is None
 
 
-def test_variables_are_of_new_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_apply_to_new_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_MEMORY_HALF_LIFE_DAYS", "null")
     monkeypatch.setenv("KGSERVE_MEMORY_PRUNE", "delete")
     found = usual(load()).memory
     assert (found.half_life_days, found.prune, found.reinforcement) == (None, "delete", "restore")
 
 
-def test_a_number_as_reinforcement_is_the_amount(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_as_reinforcement_sets_the_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     older = msgspec.convert({"reinforcement": 0.2}, MemorySettings)
     assert (older.reinforcement, older.reinforcement_amount) == ("restore", 0.2)
     adds = MemorySettingsChange(reinforcement="add").onto(older)
@@ -52,7 +52,7 @@ def test_a_number_as_reinforcement_is_the_amount(monkeypatch: pytest.MonkeyPatch
     assert usual(load()).memory.reinforcement_amount == 0.4
 
 
-def test_a_store_that_is_older_has_the_usual_ones(tmp_path: Path) -> None:
+def test_an_older_store_has_default_memory_settings(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.change_settings(lambda _: StoreSettings(name="old"))
     written = layout(tmp_path).root / "store.json"

@@ -1,4 +1,4 @@
-"""What writes are decided by is known after every commit, whether the memory view has taken it in or not."""
+"""Data that writes are decided on is up to date after every commit, whether the memory index has applied it or not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def some(chance: random.Random) -> WriteBatch:
-    """A few nodes that say or are called the same as others, uses of some, and the end of one."""
+    """Return a random batch: nodes with shared texts and names, accesses, and a deletion."""
     extras = NodeExtrasPut(
         name=chance.choice(NAMES),
         confidence=chance.choice((None, 0.5)),
@@ -49,7 +49,7 @@ def some(chance: random.Random) -> WriteBatch:
 
 
 def agrees(store: OpenStore, used: dict[str, Access]) -> None:
-    """What it says of every text, name and node, against a look at all rows."""
+    """Compare the answers for every text, name and node with a scan of all rows."""
     with store.reading() as rows:
         ahead, found = PendingState(rows, store.memories, NOW), [*rows.all_nodes()]
         for text in TEXTS:
@@ -63,7 +63,7 @@ def agrees(store: OpenStore, used: dict[str, Access]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_known_at_any_time(tmp_path: Path, seed: int) -> None:
+def test_recent_commits_are_visible_at_any_time(tmp_path: Path, seed: int) -> None:
     chance, used = random.Random(seed), dict[str, Access]()
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[NodePut(0, "m", "fact", "first", extras=NodeExtrasPut(confidence=1.0))]))
@@ -82,19 +82,19 @@ def test_it_is_known_at_any_time(tmp_path: Path, seed: int) -> None:
                 store.memories.ask(lambda memories, _: memories.total())
 
 
-def test_what_the_file_has_not_kept_is_taken_in_again(tmp_path: Path) -> None:
+def test_commits_missing_in_the_index_file_are_applied_again(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[NodePut(0, "a", "fact", TEXTS[0], extras=NodeExtrasPut(confidence=1.0))]))
         agrees(store, {})
         write(store, WriteBatch(nodes=[NodePut(0, "b", "fact", TEXTS[0], extras=NodeExtrasPut(confidence=1.0))]))
         assert store.memories.ask(lambda memories, _: memories.total()) == 2
-        # As after a statement that fails.
+        # Simulates a failed statement.
         store.memories.ask(lambda memories, _: memories._connection.rollback())
         assert store.memories.ask(lambda memories, _: memories.total()) == 2
         agrees(store, {})
 
 
-def test_what_is_little_waits_for_the_file_and_what_is_too_much_is_forgotten(tmp_path: Path) -> None:
+def test_few_commits_are_buffered_and_many_are_dropped(tmp_path: Path) -> None:
     def nodes(first: int, count: int) -> WriteBatch:
         return WriteBatch(nodes=[NodePut(at, f"{first + at}", "fact", TEXTS[0]) for at in range(count)])
 

@@ -1,4 +1,4 @@
-"""Versions of nodes that are made again go on from where they were, whatever becomes of files in between."""
+"""Version numbers of recreated nodes continue from their former value, whatever happens to the files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delete(*ids: str, forgets: bool = False) -> WriteBatch:
 
 
 class _Model:
-    """The versions of nodes that are there, and the last of those that are not."""
+    """Model of the versions of existing nodes and the last versions of deleted ones."""
 
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)
@@ -49,7 +49,7 @@ class _Model:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_numbering_agrees_with_a_dict_over_reopening_loss_and_compaction(tmp_path: Path, seed: int) -> None:
+def test_version_numbers_match_a_model_across_reopening_loss_and_compaction(tmp_path: Path, seed: int) -> None:
     model = _Model(seed)
     for round_ in range(10):
         with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
@@ -65,7 +65,7 @@ def test_numbering_agrees_with_a_dict_over_reopening_loss_and_compaction(tmp_pat
         assert_whole(store)
 
 
-def test_writes_of_one_group_see_each_other(tmp_path: Path) -> None:
+def test_writes_of_one_group_see_each_others_versions(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         parts = batch("a"), delete("a"), batch("a"), delete("a", forgets=True), batch("a")
         futures = write_together(store, *parts)
@@ -77,7 +77,7 @@ def test_writes_of_one_group_see_each_other(tmp_path: Path) -> None:
         assert version(store, "a") == 3
 
 
-def test_a_snapshot_carries_the_numbers_beyond_the_journal(tmp_path: Path) -> None:
+def test_a_snapshot_includes_versions_of_deleted_nodes(tmp_path: Path) -> None:
     with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
         write(store, batch("a"), delete("a"), batch("b", content="x"), batch("b", content="y"), delete("b"))
         for round_ in range(3):
@@ -92,29 +92,29 @@ def test_a_snapshot_carries_the_numbers_beyond_the_journal(tmp_path: Path) -> No
         assert [version(store, node) for node in "abc"] == [2, 3, 1]
 
 
-def test_a_store_in_which_nothing_was_deleted_has_no_such_file(tmp_path: Path) -> None:
+def test_a_store_without_deletions_has_no_tombstone_file(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"), batch("b"))
     assert not layout(tmp_path).ended.exists()
 
 
 @pytest.mark.parametrize("harm", ["UPDATE ended SET version = 7", "DELETE FROM ended"])
-def test_numbers_that_were_damaged_are_found_and_made_anew(tmp_path: Path, harm: str) -> None:
+def test_damaged_tombstones_are_detected_and_rebuilt(tmp_path: Path, harm: str) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"), delete("a"), batch("b"))
         assert store.check().ok
     with closing(sqlite3.connect(layout(tmp_path).ended)) as file, file:
         file.execute(harm)
-    # As if it had been so before it was closed.
+    # Simulates damage before the store was closed.
     layout(tmp_path).ended.with_name("ended.sqlite-seal").unlink()
     with opened(tmp_path) as store:
-        if harm.startswith("DELETE"):  # what is there is compared with its checksum when it is asked for
+        if harm.startswith("DELETE"):  # entries are verified against their checksum when read
             assert [store.check().ok for _ in range(2)] == [False, True]
         write(store, batch("a"))
         assert version(store, "a") == 2
 
 
-def test_what_was_erased_leaves_no_number(tmp_path: Path) -> None:
+def test_a_purge_removes_tombstones(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("secret"), batch("other"), delete("secret", "other"), batch("new"))
         before = store.end_segment()

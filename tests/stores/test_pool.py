@@ -1,4 +1,4 @@
-"""Many stores in one process: opened and closed as needed, none lost, nothing left open."""
+"""Store pool: stores are opened and closed on demand, none is lost, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stores.writing import PATIENCE, assert_whole, batch, ids, settings, u
 
 
 def descriptors(folder: Path) -> list[str]:
-    """Open files of a folder; other tests' servers in this process have theirs."""
+    """Return the open files of a folder, ignoring those of other tests' servers in this process."""
     return [name for name in map(target, Path("/proc/self/fd").iterdir()) if name.startswith(str(folder))]
 
 
@@ -25,7 +25,7 @@ def target(descriptor: Path) -> str:
 
 
 def threads_of_stores(names: list[str]) -> set[threading.Thread]:
-    """Threads of these stores, and of pools; other tests' servers in this process have theirs."""
+    """Return the threads of these stores and of pools, ignoring those of other tests' servers in this process."""
     own = {"checker", "copies", "tender", *(f"{kind}-{name}" for kind in ("fold", "writer") for name in names)}
     return {each for each in threading.enumerate() if each.name in own}
 
@@ -35,7 +35,7 @@ def write(pool: StorePool, name: str, *node_ids: str) -> None:
         store.submit(batch(*node_ids)).result(PATIENCE)
 
 
-def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
+def test_more_stores_than_the_limit_can_be_used(tmp_path: Path) -> None:
     names = [f"store{number}" for number in range(12)]
     before = {*threading.enumerate()}
     failures: list[Exception] = []
@@ -77,14 +77,14 @@ def test_a_store_in_use_stays_open_beyond_the_limit(tmp_path: Path) -> None:
         assert set(pool.open_stores()) == {"c"}
 
 
-def test_the_store_used_last_stays(tmp_path: Path) -> None:
+def test_the_most_recently_used_store_stays_open(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path, max_open_stores=2)) as pool:
         for name in ("a", "b", "a", "c"):
             write(pool, name, "n")
         assert set(pool.open_stores()) == {"a", "c"}
 
 
-def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> None:
+def test_reading_a_missing_store_does_not_create_it(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         with pytest.raises(NotFound), pool.lease("nothing"):
             pass
@@ -93,7 +93,7 @@ def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> Non
         assert not list(tmp_path.glob("*_memory"))
 
 
-def test_create_says_whether_it_made_it(tmp_path: Path) -> None:
+def test_create_returns_whether_the_store_was_created(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         assert [pool.create("a"), pool.create("a")] == [True, False]
 
@@ -101,7 +101,7 @@ def test_create_says_whether_it_made_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "../x", "a/b", "a b", ".hidden", "-a", "_a", "demo\n", "ü", "a\0", "a" * 65, "CON", "nul", "Com1"]
 )
-def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
+def test_invalid_store_names_are_rejected(tmp_path: Path, name: str) -> None:
     with StorePool(settings(tmp_path)) as pool:
         for use in (pool.create, pool.drop, pool.acquire):
             with pytest.raises(InvalidInput):
@@ -109,7 +109,7 @@ def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.endswith("_memory")]
 
 
-def test_names_that_differ_in_case_alone(tmp_path: Path) -> None:
+def test_store_names_that_differ_only_in_case_conflict(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         pool.create("Demo")
         with pytest.raises(Conflict):
@@ -117,7 +117,7 @@ def test_names_that_differ_in_case_alone(tmp_path: Path) -> None:
         assert pool.names() == ["Demo"]
 
 
-def test_drop_removes_everything_and_the_name_can_be_used_again(tmp_path: Path) -> None:
+def test_drop_removes_all_files_and_frees_the_name(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         write(pool, "a", "old")
         pool.drop("a")
@@ -130,7 +130,7 @@ def test_drop_removes_everything_and_the_name_can_be_used_again(tmp_path: Path) 
             assert (ids(store), store.state.sequence) == (["new"], 1)
 
 
-def test_drop_waits_for_who_uses_the_store(tmp_path: Path) -> None:
+def test_drop_waits_for_leases_of_the_store(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         store = pool.acquire("a", create=True)
         dropping = threading.Thread(target=pool.drop, args=("a",))
@@ -142,7 +142,7 @@ def test_drop_waits_for_who_uses_the_store(tmp_path: Path) -> None:
         assert pool.names() == []
 
 
-def test_dropping_and_using_a_store_at_once(tmp_path: Path) -> None:
+def test_concurrent_drop_and_use_of_a_store(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         stop = threading.Event()
         unexpected: list[Exception] = []
@@ -172,7 +172,7 @@ def test_dropping_and_using_a_store_at_once(tmp_path: Path) -> None:
             assert_whole(store)
 
 
-def test_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_symlink_as_store_folder_is_refused(tmp_path: Path) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     with StorePool(settings(elsewhere)) as pool:
         write(pool, "a", "n")
@@ -188,13 +188,13 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["it's", 'say "hi"', "back\\slash", "new\nline", "a*", "a?", "[a]"])
-def test_folders_that_the_engine_cannot_be_told(tmp_path: Path, name: str) -> None:
+def test_folder_names_that_the_engine_cannot_open_are_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput):
         StorePool(settings(tmp_path / name))
     assert not (tmp_path / name).exists()
 
 
-def test_folders_with_odd_but_usable_names(tmp_path: Path) -> None:
+def test_unusual_but_valid_folder_names(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "with space & ümlaut; 日本")) as pool:
         write(pool, "a", "n")
         with pool.lease("a") as store:
@@ -203,7 +203,7 @@ def test_folders_with_odd_but_usable_names(tmp_path: Path) -> None:
             assert_whole(store)
 
 
-def test_a_closed_pool_takes_nothing(tmp_path: Path) -> None:
+def test_a_closed_pool_rejects_requests(tmp_path: Path) -> None:
     pool = StorePool(settings(tmp_path))
     write(pool, "a", "n")
     pool.close()
@@ -212,7 +212,7 @@ def test_a_closed_pool_takes_nothing(tmp_path: Path) -> None:
         pool.acquire("a")
 
 
-def test_what_was_being_dropped_when_the_process_ended_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_an_interrupted_drop_is_completed_at_the_next_start(tmp_path: Path) -> None:
     left = tmp_path / ".dropped-a-1"
     left.mkdir()
     (left / "file").touch()
@@ -220,7 +220,7 @@ def test_what_was_being_dropped_when_the_process_ended_goes_at_the_next_start(tm
     assert not left.exists()
 
 
-def test_a_folder_without_a_journal_is_no_store_until_it_is_written(tmp_path: Path) -> None:
+def test_a_folder_without_a_journal_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "a_memory").mkdir()
     with StorePool(settings(tmp_path)) as pool:
         assert pool.names() == []
@@ -228,7 +228,7 @@ def test_a_folder_without_a_journal_is_no_store_until_it_is_written(tmp_path: Pa
         assert pool.names() == ["a"]
 
 
-def test_open_stores_are_checked_now_and_then(tmp_path: Path) -> None:
+def test_open_stores_are_checked_periodically(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path, check_interval=0.1)) as pool:
         write(pool, "a", "n")
         store = pool.open_stores()["a"]

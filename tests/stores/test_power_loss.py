@@ -1,4 +1,4 @@
-"""What was acknowledged outlives a power loss, though only what was synced is on the disk for certain."""
+"""Acknowledged writes survive a power loss, although only synced data is certain to be on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.recorded import Recorded, needs_compiler
 
 COMMITS = 8
 MOMENTS = ("gone", "0", "6", "9", "closed")
-"""Answers after which the power fails and nothing but what was synced is left."""
+"""Number of answers after which the power fails and only synced data is left."""
 TORN = 3
 SMALL = {"KGSERVE_JOURNAL_SEGMENT_MB": "1", "KGSERVE_JOURNAL_RETENTION_MB": "0", "KGSERVE_BUFFER_POOL_MB": "64"}
 WORK = f"""
@@ -41,14 +41,14 @@ say("closed")
 
 
 @needs_compiler
-def test_what_was_acknowledged_is_there_and_what_was_dropped_is_not(tmp_path: Path) -> None:
+def test_acknowledged_writes_and_drops_survive_a_power_loss(tmp_path: Path) -> None:
     recorded, choice = Recorded(tmp_path), random.Random(1)
     for life in ("0", "1"):
         recorded.run(WORK, life, environment=SMALL)
     said = recorded.said
     moments = {choice.randrange(recorded.length): "pages" for _ in range(TORN)}
     for at in recorded.states(moments | {said[what]: "nothing more" for what in MOMENTS}):
-        # Of the two processes' writes that were answered by then, with the one that was not.
+        # Writes of both processes that were acknowledged by then, and the one that was not.
         least = max((int(what) + 1 for what, when in said.items() if when <= at and what.isdecimal()), default=0)
         with kgserve.open(recorded.left, indexes=False) as library:
             names = {store.name for store in library.stores().stores}

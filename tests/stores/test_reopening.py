@@ -1,4 +1,4 @@
-"""A store opens with what it held, whatever became of the files that can be made again."""
+"""A store reopens with its data, whatever happened to files that can be rebuilt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GRAPH = batch(*"abcdef", edges=[(a, b, "r") for a in "abc" for b in "def"])
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A store with some history, closed, and its digest."""
+    """Create a closed store with some history. Return it with its digest."""
     data = tmp_path_factory.mktemp("left")
     with opened(data) as store:
         write(store, GRAPH, WriteBatch(delete_nodes=["c"]))
@@ -47,12 +47,12 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 @pytest.fixture
 def digest(left: tuple[Path, int], tmp_path: Path) -> int:
-    """A copy of it in the test's folder; its digest."""
+    """Copy the store into the test's folder, and return its digest."""
     shutil.copytree(left[0], tmp_path, dirs_exist_ok=True)
     return left[1]
 
 
-def test_a_clean_close_leaves_files_that_are_opened_as_they_are(digest: int, tmp_path: Path) -> None:
+def test_after_a_clean_close_files_are_reopened_unchanged(digest: int, tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         ask(store)
         assert store.engine.rebuilds == 0
@@ -63,7 +63,7 @@ def test_a_clean_close_leaves_files_that_are_opened_as_they_are(digest: int, tmp
     assert sorted(path.name for path in layout(tmp_path).root.glob("graph*")) == ["graph.kuzu", "graph.kuzu.wal"]
 
 
-def test_without_a_clean_close_the_engine_is_built_anew_and_the_log_says_so(digest: int, tmp_path: Path) -> None:
+def test_after_an_unclean_close_the_engine_is_rebuilt_and_logged(digest: int, tmp_path: Path) -> None:
     forget_close(tmp_path)
     with opened(tmp_path) as store:
         with capture_log(store=NAME) as lines:
@@ -124,7 +124,7 @@ def all_but_the_journal_gone(files: Layout) -> None:
         all_but_the_journal_gone,
     ],
 )
-def test_a_damaged_engine_is_built_anew(digest: int, tmp_path: Path, damage: Callable[[Layout], None]) -> None:
+def test_a_damaged_engine_is_rebuilt(digest: int, tmp_path: Path, damage: Callable[[Layout], None]) -> None:
     damage(layout(tmp_path))
     with opened(tmp_path) as store:
         ask(store)
@@ -140,7 +140,7 @@ def test_a_damaged_engine_is_built_anew(digest: int, tmp_path: Path, damage: Cal
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "foreign", "of the past"])
-def test_a_damaged_catalog_is_built_anew(digest: int, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_catalog_is_rebuilt(digest: int, tmp_path: Path, damage: str) -> None:
     catalog = layout(tmp_path).catalog
     past = catalog.read_bytes()
     with opened(tmp_path) as store:
@@ -162,7 +162,7 @@ def test_a_damaged_catalog_is_built_anew(digest: int, tmp_path: Path, damage: st
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"format":1}', b"\xff\xfe"])
-def test_the_description_is_made_again(digest: int, tmp_path: Path, content: bytes | None) -> None:
+def test_an_unreadable_description_is_restored(digest: int, tmp_path: Path, content: bytes | None) -> None:
     path = layout(tmp_path).root / "store.json"
     path.unlink() if content is None else path.write_bytes(content)
     with opened(tmp_path) as store:
@@ -172,7 +172,7 @@ def test_the_description_is_made_again(digest: int, tmp_path: Path, content: byt
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"sequence":1}'])
-def test_an_unreadable_mark_of_a_clean_close_counts_as_none(digest: int, tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_clean_close_marker_counts_as_missing(digest: int, tmp_path: Path, content: bytes) -> None:
     (layout(tmp_path).root / "closed.json").write_bytes(content)
     (layout(tmp_path).root / "engine.json").write_bytes(content)
     with opened(tmp_path) as store:
@@ -182,7 +182,7 @@ def test_an_unreadable_mark_of_a_clean_close_counts_as_none(digest: int, tmp_pat
 
 
 def compacted(data: Path, retention: int) -> int:
-    """A store with snapshots at different sequences, not closed cleanly; its digest."""
+    """Create a store with several snapshots that was not closed cleanly. Return its digest."""
     with opened(data, journal_segment_mb=1, journal_retention_mb=retention) as store:
         for number in range(3):
             write(store, batch(f"big{number}", content=f"{number}" * MEBIBYTE), batch(f"n{number}"))
@@ -196,7 +196,7 @@ def compacted(data: Path, retention: int) -> int:
 
 @pytest.mark.parametrize("part", [snapshot.NODES_FILE, snapshot.SNAPSHOT_MANIFEST_FILE])
 @pytest.mark.parametrize("retention", [0, 256])
-def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, part: str, retention: int) -> None:
+def test_a_damaged_snapshot_is_skipped(tmp_path: Path, part: str, retention: int) -> None:
     digest = compacted(tmp_path, retention)
     newest, older = snapshot.list_snapshots(layout(tmp_path).journal)
     flip(newest / part, 10)
@@ -207,7 +207,7 @@ def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, part: str, retention:
         assert_whole(store)
 
 
-def test_with_all_snapshots_and_the_journal_before_them_lost_the_store_says_so(tmp_path: Path) -> None:
+def test_losing_all_snapshots_and_older_segments_is_reported(tmp_path: Path) -> None:
     compacted(tmp_path, 0)
     files = layout(tmp_path)
     assert first_kept(files) > 1

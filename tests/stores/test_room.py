@@ -1,4 +1,4 @@
-"""A disk without room for the engine file that a row with extras asks for."""
+"""Full disk when a row needs an engine file with more columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TAGGED = WriteBatch(nodes=[NodePut(0, "tagged", "t", extras=NodeExtrasPut(tags=(
 
 @contextmanager
 def too_large(store: OpenStore) -> Generator[None]:
-    """The engine's file seems larger than what the disk has left, and takes no room for it: the rest is a hole."""
+    """Make the engine's file seem larger than the free disk space, as a sparse file."""
     [path] = store.layout.root.glob("graph*.kuzu")
     size = path.stat().st_size
     os.truncate(path, size + shutil.disk_usage(path).free)
@@ -32,7 +32,7 @@ def too_large(store: OpenStore) -> Generator[None]:
         os.truncate(path, size)
 
 
-def test_what_there_is_room_for(tmp_path: Path) -> None:
+def test_disk_space_checks(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     require_room(tmp_path, 0)
     with pytest.raises(StorageFull, match="MiB of disk space"):
@@ -40,11 +40,11 @@ def test_what_there_is_room_for(tmp_path: Path) -> None:
     require_room(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
 
 
-def test_a_disk_without_room_for_the_engine_keeps_no_write_away(tmp_path: Path) -> None:
+def test_a_full_disk_for_the_engine_does_not_reject_writes(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         ask(store)
-        # Nobody else may follow before the disk is full.
+        # The background follower must not run before the disk is full.
         with store.engine.commits:
             write(store, TAGGED)
             with too_large(store), pytest.raises(StorageFull, match="A new engine file"):
@@ -55,7 +55,7 @@ def test_a_disk_without_room_for_the_engine_keeps_no_write_away(tmp_path: Path) 
         assert_whole(store)
 
 
-def test_columns_that_a_reader_names_are_refused(tmp_path: Path) -> None:
+def test_reading_columns_without_disk_space_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         ask(store)
@@ -66,7 +66,7 @@ def test_columns_that_a_reader_names_are_refused(tmp_path: Path) -> None:
             assert store.engine.width is ColumnSet.EXTRAS
 
 
-def test_extras_that_say_nothing_need_no_columns(tmp_path: Path) -> None:
+def test_empty_extras_need_no_columns(tmp_path: Path) -> None:
     nothing = NodeExtrasPut(summary="", tags=(), freshness_at=None, valid_from=None, valid_to=None)
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[NodePut(0, "a", "t", extras=nothing)]))

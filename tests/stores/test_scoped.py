@@ -20,7 +20,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
         yield pool
 
 
-def test_what_is_hidden_is_not_there(pool: StorePool) -> None:
+def test_hidden_stores_look_missing(pool: StorePool) -> None:
     view = scoped_to(pool, Caller("n", "admin", ("a", "team-*")))
     assert view.names() == ["a", "team-1"]
     assert set(view.open_stores()) == {"a", "team-1"}
@@ -45,18 +45,18 @@ def test_what_is_hidden_is_not_there(pool: StorePool) -> None:
     assert pool.names() == ["a", "team-1", "z"]
 
 
-def test_a_caller_discards_only_a_store_that_it_may_see(pool: StorePool) -> None:
+def test_a_caller_can_discard_only_visible_stores(pool: StorePool) -> None:
     view = scoped_to(pool, Caller("n", "write", ("team-*",)))
     store = view.acquire("team-2", create=True)
     assert view.release_or_discard(store)
     assert "team-2" not in pool.names()
 
 
-def test_who_sees_all_gets_the_pool_itself(pool: StorePool) -> None:
+def test_a_caller_with_access_to_all_stores_gets_the_pool(pool: StorePool) -> None:
     assert scoped_to(pool, LOCAL_CALLER) is pool
 
 
-def test_news_by_name(pool: StorePool) -> None:
+def test_named_change_notifications_are_filtered(pool: StorePool) -> None:
     told: list[str] = []
     view = scoped_to(pool, Caller("n", "read", ("team-*",)))
     unlisten = view.feeds.listen_by_name(told.append)

@@ -1,4 +1,4 @@
-"""The settings of a store are in its journal: whatever becomes of store.json, and whenever a change breaks off."""
+"""Settings of a store are recorded in its journal, and survive damage to store.json and interrupted changes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.stores.writing import NAME, batch, flip, forget_close, layout, opened
 
 CHOSEN = StoreSettings(name="Team", conflict_policy="manual", kind_whitelist=("t",), metadata={"a": True}, history=7)
 ALIKE = batch(*(f"n{number}" for number in range(1_000)), content="alike " * 20)
-"""What the journal packs."""
+"""Nodes that the journal packs."""
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Layout:
-    """Of a store whose settings were changed three times, and which was not closed cleanly."""
+    """Create a store with three settings changes that was not closed cleanly."""
     with opened(tmp_path) as store:
         store.change_settings(lambda _: StoreSettings(name="first"))
         store.change_settings(lambda _: StoreSettings(name="second"))
@@ -31,7 +31,7 @@ def files(tmp_path: Path) -> Layout:
     return layout(tmp_path)
 
 
-def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(files: Layout, tmp_path: Path) -> None:
+def test_a_store_of_a_newer_format_is_refused_unchanged(files: Layout, tmp_path: Path) -> None:
     found = files.description()
     assert found is not None
     files.describe(msgspec.structs.replace(found, format=STORE_FORMAT + 1))
@@ -65,7 +65,7 @@ def rubbish(files: Layout) -> None:
 
 
 def killed_between(files: Layout) -> None:
-    """As a kill leaves it that comes when the journal has the change and store.json has not."""
+    """Simulate a kill between the journal record and store.json."""
     before = msgspec.json.decode(store_file(files).read_bytes(), type=StoreFile)
     store_file(files).write_bytes(msgspec.json.encode(before.with_settings(StoreSettings(name="second"), 0)))
 
@@ -75,13 +75,13 @@ def record_flipped(files: Layout) -> None:
 
 
 def records_gone(files: Layout) -> None:
-    """As an older version left it."""
+    """Simulate a store of an older version without settings records."""
     for path in files.journal.glob("settings.*"):
         path.unlink()
 
 
 @pytest.mark.parametrize("damage", [gone, cut, rubbish, killed_between, record_flipped, records_gone])
-def test_settings_outlive_damage(files: Layout, damage: Callable[[Layout], None]) -> None:
+def test_settings_survive_damage(files: Layout, damage: Callable[[Layout], None]) -> None:
     data = files.root.parent
     made = files.created_at()
     damage(files)
@@ -94,7 +94,7 @@ def test_settings_outlive_damage(files: Layout, damage: Callable[[Layout], None]
     assert msgspec.json.decode(next(read_records(files.journal)) or b"", type=StoreFile) == described
 
 
-def test_with_both_damaged_the_settings_before_are_taken(files: Layout) -> None:
+def test_if_both_copies_are_damaged_earlier_settings_are_used(files: Layout) -> None:
     record_flipped(files)
     gone(files)
     with opened(files.root.parent) as store:
@@ -106,7 +106,7 @@ def look(files: Layout) -> StoreReport:
 
 
 @pytest.mark.parametrize(("damage", "said"), [(rubbish, "store.json is damaged"), (record_flipped, "in the journal")])
-def test_the_doctor_says_so_once(files: Layout, damage: Callable[[Layout], None], said: str) -> None:
+def test_the_doctor_reports_damaged_settings_once(files: Layout, damage: Callable[[Layout], None], said: str) -> None:
     damage(files)
     (found,) = [each for each in look(files).findings if each.part == "settings"]
     assert not found.ok
@@ -118,7 +118,7 @@ def test_the_doctor_says_so_once(files: Layout, damage: Callable[[Layout], None]
 
 @contextmanager
 def unwritable(folder: Path) -> Generator[None]:
-    """Nothing can be written aside in it: the new file's name is a link into a folder that does not exist."""
+    """Make temporary files in a folder unwritable: the name of the new file is a broken link."""
     blocked = [folder / f"{name}.new" for name in ("settings.5", "store.json")]
     for path in blocked:
         path.symlink_to("missing/file")
@@ -129,7 +129,7 @@ def unwritable(folder: Path) -> Generator[None]:
             path.unlink()
 
 
-def test_a_change_holds_once_the_journal_has_it_and_not_before(files: Layout) -> None:
+def test_a_settings_change_takes_effect_with_its_journal_record(files: Layout) -> None:
     with opened(files.root.parent) as store:
         assert newest_record(files).name == "settings.4"
         with unwritable(files.journal), pytest.raises(Unavailable, match="changing the settings"):
@@ -143,12 +143,12 @@ def test_a_change_holds_once_the_journal_has_it_and_not_before(files: Layout) ->
     assert len(list(files.journal.glob("settings.*"))) == 2
 
 
-def test_a_store_is_of_the_newer_format_once_a_program_from_before_could_not_read_its_journal(tmp_path: Path) -> None:
+def test_the_format_is_raised_before_older_versions_cannot_read_the_journal(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         assert described(tmp_path).format == PLAIN_STORE_FORMAT
         write(store, ALIKE)
-        # Whatever becomes of the process from here on.
+        # Must hold even if the process is killed from here on.
         assert described(tmp_path).format == STORE_FORMAT
         store.change_settings(lambda _: CHOSEN)
         assert (described(tmp_path).format, described(tmp_path).settings) == (STORE_FORMAT, CHOSEN)
@@ -157,7 +157,7 @@ def test_a_store_is_of_the_newer_format_once_a_program_from_before_could_not_rea
         assert (store.description.format, store.state.nodes) == (STORE_FORMAT, 1_001)
 
 
-def test_a_write_that_could_not_raise_the_format_is_refused(files: Layout) -> None:
+def test_a_write_is_refused_if_the_format_cannot_be_raised(files: Layout) -> None:
     data = files.root.parent
     with opened(data) as store:
         with unwritable(files.journal), pytest.raises(Unavailable, match="raising the format"):

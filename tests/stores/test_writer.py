@@ -1,4 +1,4 @@
-"""The queue of a store: bounded, served in groups, finished before the end."""
+"""Write queue of a store: bounded, committed in groups, finished before closing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kgserve.stores import writer
 from tests.stores.writing import PATIENCE, assert_whole, batch, frames, held, ids, opened, write, write_together
 
 
-def test_writes_of_many_threads_get_numbers_of_their_own_and_share_frames(tmp_path: Path) -> None:
+def test_concurrent_writes_get_distinct_sequences_and_share_frames(tmp_path: Path) -> None:
     futures: list[Future[Report]] = []
     with opened(tmp_path) as store:
         write(store, batch("hub"))
@@ -42,7 +42,7 @@ def test_writes_of_many_threads_get_numbers_of_their_own_and_share_frames(tmp_pa
     assert len(found) < 10
 
 
-def test_a_full_queue_refuses_and_waits_when_asked_to(tmp_path: Path) -> None:
+def test_a_full_queue_rejects_or_waits_as_requested(tmp_path: Path) -> None:
     with opened(tmp_path, write_queue=3) as store:
         with held(store):
             first = store.submit(batch("taken"))
@@ -63,7 +63,7 @@ def test_a_full_queue_refuses_and_waits_when_asked_to(tmp_path: Path) -> None:
         assert ids(store) == ["n0", "n1", "patient", "taken"]
 
 
-def test_a_queue_is_bounded_in_bytes_but_takes_one_write_of_any_size(tmp_path: Path) -> None:
+def test_the_queue_is_bounded_in_bytes_but_accepts_one_write_of_any_size(tmp_path: Path) -> None:
     with opened(tmp_path) as store, held(store):
         big = WriteBatch(nodes=[NodePut(0, "big", "t")], cost=writer.MAX_WRITE_QUEUE_BYTES + 1)
         store.submit(big)
@@ -71,7 +71,7 @@ def test_a_queue_is_bounded_in_bytes_but_takes_one_write_of_any_size(tmp_path: P
             store.submit(batch("small"))
 
 
-def test_groups_are_bounded_in_rows(tmp_path: Path) -> None:
+def test_commit_groups_are_bounded_in_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         rows = writer.COMMIT_GROUP_ROWS // 2 + 1
         halves = [WriteBatch(delete_nodes=["x"] * rows, nodes=[NodePut(0, f"n{number}", "t")]) for number in range(3)]
@@ -80,7 +80,7 @@ def test_groups_are_bounded_in_rows(tmp_path: Path) -> None:
     assert [frame.count for frame in frames(tmp_path)] == [1, 1, 1]
 
 
-def test_groups_and_the_queue_are_bounded_in_bytes() -> None:
+def test_commit_groups_and_the_queue_are_bounded_in_bytes() -> None:
     groups: list[list[int]] = []
     begun, go_on = threading.Event(), threading.Event()
 
@@ -95,7 +95,7 @@ def test_groups_and_the_queue_are_bounded_in_bytes() -> None:
         return writer.Write(WriteBatch(cost=cost << 20), Future())
 
     queue = writer.Writer("hens", commit, lambda: None, 10)
-    for _ in range(2):  # what was done makes room again
+    for _ in range(2):  # finished writes free queue space
         groups.clear()
         begun.clear()
         go_on.clear()
@@ -111,7 +111,7 @@ def test_groups_and_the_queue_are_bounded_in_bytes() -> None:
     queue.stop()
 
 
-def test_each_group_that_fails_is_counted_and_told() -> None:
+def test_failed_groups_are_counted_and_reported() -> None:
     count = StoreCount()
 
     def commit(_: list[writer.Write]) -> None:
@@ -124,7 +124,7 @@ def test_each_group_that_fails_is_counted_and_told() -> None:
     queue.stop()
 
 
-def test_a_refused_batch_does_not_touch_the_others_of_its_group(tmp_path: Path) -> None:
+def test_a_rejected_batch_does_not_affect_its_group(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         good, bad, dependent = write_together(
             store,
@@ -141,7 +141,7 @@ def test_a_refused_batch_does_not_touch_the_others_of_its_group(tmp_path: Path) 
         assert_whole(store)
 
 
-def test_a_write_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+def test_a_write_without_changes_writes_no_frame(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b", edges=[("a", "b", "r")]))
         size = store.journal.bytes
@@ -150,7 +150,7 @@ def test_a_write_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
         assert store.journal.bytes == size
 
 
-def test_a_cancelled_write_is_left_out(tmp_path: Path) -> None:
+def test_a_cancelled_write_is_skipped(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         with held(store):
             first = store.submit(batch("taken"))
@@ -161,7 +161,7 @@ def test_a_cancelled_write_is_left_out(tmp_path: Path) -> None:
         assert ids(store) == ["kept", "taken"]
 
 
-def test_a_write_too_large_for_the_disk_is_refused_before_the_journal(tmp_path: Path) -> None:
+def test_a_write_too_large_for_the_disk_is_rejected_before_the_journal(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         with pytest.raises(StorageFull):
             write(store, batch("a", cost=1 << 60))
@@ -170,7 +170,7 @@ def test_a_write_too_large_for_the_disk_is_refused_before_the_journal(tmp_path: 
         assert ids(store) == ["b"]
 
 
-def test_what_is_queued_is_finished_before_the_store_closes(tmp_path: Path) -> None:
+def test_queued_writes_finish_before_the_store_closes(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         futures = [store.submit(batch(f"n{number:03}")) for number in range(100)]
     assert all(future.done() for future in futures)

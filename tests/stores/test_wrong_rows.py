@@ -1,4 +1,4 @@
-"""The engine is known to lose and alter rows. Whatever is then planned on a wrong one, the store must open again."""
+"""The engine is known to lose and alter rows. A store must reopen whatever was planned on a wrong row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CREATE (e:Entity {id: 'z', type: 't', content: '', attributes: '{}', version: 1,
         (ROGUE, batch("z", content="new"), 3, 1),
     ],
 )
-def test_a_write_planned_on_a_wrong_row_does_not_lock_the_store(
+def test_a_write_planned_on_a_wrong_row_does_not_block_the_store(
     tmp_path: Path, wrong: LiteralString, then: WriteBatch, nodes: int, edges: int
 ) -> None:
     with opened(tmp_path) as store:

@@ -1,4 +1,4 @@
-"""Short ways to write into a store, and to treat its files as a crash or a failing disk would."""
+"""Helpers that write to a store, and that damage its files like a crash or a failing disk."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.patience import REQUEST_SECONDS
 
 PATIENCE = 120
 SYNC_SECONDS = 0.003
-"""What a disk takes. Who writes all the time beside what is tested waits as long: in memory they would outrun it."""
+"""Pause of concurrent writers, like a disk sync; without it they would outrun the code under test."""
 NAME = "s"
 UNTOUCHED = WriteScope(creates=False, deletes=False, sets=False)
 
 
 def settings(data: Path, **options: Any) -> Settings:
-    """Settings for a data folder: a small page cache, no background checks, a minute for each statement."""
+    """Return settings for a data folder: a small page cache, no background checks, a minute per statement."""
     usual = {"buffer_pool_mb": 64, "check_interval": 0, "engine": ENGINE, "query_timeout": REQUEST_SECONDS}
     values: dict[str, Any] = {"data_dir": data, **usual, **options}
     return Settings(**values)
@@ -46,13 +46,13 @@ def settings(data: Path, **options: Any) -> Settings:
 
 @contextmanager
 def opened(data: Path, name: str = NAME, **options: Any) -> Generator[OpenStore]:
-    """A store in a pool of its own; both are closed at the end."""
+    """Yield a store in a pool of its own; both are closed at the end."""
     with StorePool(settings(data, **options)) as pool, pool.lease(name, create=True) as store:
         yield store
 
 
 def batch(*ids: str, edges: Iterable[EdgeKey] = (), content: str | None = None, **fields: Any) -> WriteBatch:
-    """An upsert of nodes of one type, and of edges."""
+    """Return an upsert of nodes of one type, and of edges."""
     nodes = [NodePut(index, node_id, "t", content) for index, node_id in enumerate(ids)]
     return WriteBatch(nodes=nodes, edges=[EdgePut(i, key) for i, key in enumerate(edges)], **fields)
 
@@ -64,7 +64,7 @@ def write(store: OpenStore, *batches: WriteBatch) -> list[Report]:
 
 @contextmanager
 def held(store: OpenStore) -> Generator[None]:
-    """The writer carries nothing out while the block runs; what is written then makes one group."""
+    """Hold the writer thread back within the block, so that writes made meanwhile form one group."""
     begun, free = threading.Event(), threading.Event()
 
     def prepare() -> WriteBatch:
@@ -82,19 +82,19 @@ def held(store: OpenStore) -> Generator[None]:
 
 
 def write_together(store: OpenStore, *batches: WriteBatch) -> list[Future[Report]]:
-    """Write batches as one group: the writer is held back until all of them wait."""
+    """Write batches as one group, by holding the writer thread back until all are queued."""
     with held(store):
         return [store.submit(each) for each in batches]
 
 
 def ask(store: OpenStore) -> None:
-    """Have the engine opened, and follow up to now."""
+    """Open the engine and bring it up to date."""
     with store.engine.reading():
         pass
 
 
 def tamper(store: OpenStore, statement: str) -> None:
-    """Change the engine's file behind the store's back."""
+    """Change the engine's file without the store's knowledge."""
     ask(store)
     engine = store.engine._engine
     assert engine is not None
@@ -115,13 +115,13 @@ def layout(data: Path, name: str = NAME) -> Layout:
 
 
 def forget_close(data: Path, name: str = NAME) -> None:
-    """Leave the store as if it had never been closed cleanly."""
+    """Remove the clean-close marker."""
     layout(data, name).mark_open()
     layout(data, name).forget_engine_mark()
 
 
 def frames(data: Path, name: str = NAME) -> list[Frame]:
-    """All frames of a store's journal."""
+    """Return all frames of a store's journal."""
     segments = list_segments(layout(data, name).journal)
     return [frame for segment in segments for frame in read_segment(segment, None)]
 
@@ -138,7 +138,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def copy_in_use(source: Path, target: Path) -> None:
-    """Copy a folder in use; what is removed from it meanwhile is gone, and what is replaced has the copy begin anew."""
+    """Copy a folder in use. Files removed meanwhile are skipped; the copy starts again if files are replaced."""
     while True:
         copied = subprocess.run(["cp", "-r", str(source), str(target)], check=False, capture_output=True, text=True)
         told = copied.stderr.splitlines()
@@ -149,7 +149,7 @@ def copy_in_use(source: Path, target: Path) -> None:
 
 
 def hurt(data: Path, file: Path, choose: random.Random) -> None:
-    """Treat the files of a closed store, and one of them, as a crash, a failing disk or an operator might."""
+    """Damage a file of a closed store like a crash, a failing disk or an operator might."""
     match choose.randrange(4):
         case 0:
             shutil.rmtree(layout(data).views)
@@ -162,7 +162,7 @@ def hurt(data: Path, file: Path, choose: random.Random) -> None:
 
 
 def ids(store: OpenStore) -> list[str]:
-    """The ids of all nodes, in order, which the catalog must have as well."""
+    """Return the ids of all nodes in order, and assert that the catalog has the same."""
     with store.reading() as rows:
         found = list(rows.ids_behind(""))
     assert (
@@ -173,7 +173,7 @@ def ids(store: OpenStore) -> list[str]:
 
 
 def assert_whole(store: OpenStore) -> None:
-    """The engine, the rows, the journal's digest and the catalog agree."""
+    """Assert that engine, rows, journal digest and catalog agree."""
     ask(store)
     rebuilds = store.engine.rebuilds
     assert store.check().ok
@@ -184,7 +184,7 @@ def assert_whole(store: OpenStore) -> None:
 
 
 def assert_copy_right(store: OpenStore) -> None:
-    """The copy that is kept for statements, if there is one, holds the store's rows, and nothing else is left."""
+    """Assert that the scratch copy, if any, holds exactly the store's rows."""
     folder = store.layout.scratch / "rows"
     made = store.copy.made
 

@@ -141,8 +141,8 @@ class JetStream:
 
     def erase(self, subject: str, before: int = 0) -> None:
         """Delete messages like `forget`, and have the servers overwrite them on disk. Raises Unavailable."""
-        doomed = takewhile(lambda message: not before or message.seq < before, self.walk(subject))
-        while some := [message.seq for message in islice(doomed, _ERASE_BATCH_MESSAGES)]:
+        messages = takewhile(lambda message: not before or message.seq < before, self.walk(subject))
+        while some := [message.seq for message in islice(messages, _ERASE_BATCH_MESSAGES)]:
             self._connection.call(self._erase(some))
         self.forget(subject, before)
 

@@ -37,7 +37,9 @@ class AuditQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     node: Annotated[str, Meta(min_length=1, max_length=64, description="Only records written by this node")] | None = (
         None
     )
-    limit: Annotated[int, Meta(ge=1, le=MAX_AUDIT_RECORDS, description="Maximum number of records; the newest")] = 100
+    limit: Annotated[
+        int, Meta(ge=1, le=MAX_AUDIT_RECORDS, description="Return at most this many of the newest records")
+    ] = 100
 
 
 class AuditAnswer(msgspec.Struct, kw_only=True):

@@ -281,9 +281,9 @@ def merge_keys(data_dir: Path, others: Iterable[Key]) -> list[Key]:
     with _editing_keys(data_dir) as keys:
         known = {key.id: key for key in keys}
         for other in others:
-            mine = known.get(other.id, other)
-            revoked = [each.revoked_at for each in (mine, other) if each.revoked_at is not None]
-            known[other.id] = msgspec.structs.replace(mine, revoked_at=min(revoked, default=None))
+            stored = known.get(other.id, other)
+            revoked = [each.revoked_at for each in (stored, other) if each.revoked_at is not None]
+            known[other.id] = msgspec.structs.replace(stored, revoked_at=min(revoked, default=None))
         keys[:] = sorted(known.values(), key=lambda key: key.created_at)
         return keys
 

@@ -387,8 +387,8 @@ def contrast(first: str, second: str) -> Difference:
         return "numbers"
     if _other_names(first, second, one, other):
         return "names"
-    mine, yours = _between(one, other)
-    if _reordered(one, other) or _times(one) != _times(other) or _SMALL.issuperset((*mine, *yours)):
+    in_first, in_second = _between(one, other)
+    if _reordered(one, other) or _times(one) != _times(other) or _SMALL.issuperset((*in_first, *in_second)):
         return "words"
     return "words" if _excluding(one, other) or _instead(one, other) else ""
 
@@ -424,10 +424,10 @@ def _inside(text: str, found: re.Match[str]) -> bool:
 
 def _has_recased_identifier(first: str, second: str) -> bool:
     """Return whether two texts contain the same identifier in different case, such as API_KEY and Api_Key."""
-    mine, yours = ({*identifiers(text)} for text in (first, second))
-    if mine == yours:
+    in_first, in_second = ({*identifiers(text)} for text in (first, second))
+    if in_first == in_second:
         return False
-    return _recased(mine - yours, second) or _recased(yours - mine, first)
+    return _recased(in_first - in_second, second) or _recased(in_second - in_first, first)
 
 
 def _recased(cased: set[str], text: str) -> bool:
@@ -455,12 +455,12 @@ def _between(one: Sequence[str], other: Sequence[str]) -> tuple[Sequence[str], S
 
 def _other_names(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether each text has a name that the other lacks, or both have the same names in another order."""
-    mine, yours = _of_names(first, one), _of_names(second, other)
-    if any(name not in other for name in mine) and any(name not in one for name in yours):
+    in_first, in_second = _of_names(first, one), _of_names(second, other)
+    if any(name not in other for name in in_first) and any(name not in one for name in in_second):
         return True
     if one[1:] == other[1:] and first.lstrip()[:1].isupper() and second.lstrip()[:1].isupper():
         return True
-    common = {*mine} & {*yours}
+    common = {*in_first} & {*in_second}
     return _firsts(one, common) != _firsts(other, common)
 
 
@@ -478,19 +478,21 @@ def _instead(one: Sequence[str], other: Sequence[str]) -> bool:
 
     Texts with a different structure are not decided here, because their words have no matching positions.
     """
-    mine, yours = _unmatched(one, other)
-    if not mine or not yours:
+    in_first, in_second = _unmatched(one, other)
+    if not in_first or not in_second:
         return False
-    blocks = zip(_between(one, other), (mine, yours), strict=True)
-    return len(mine) == len(yours) == 1 or all({*block} <= {*left} for block, left in blocks)
+    blocks = zip(_between(one, other), (in_first, in_second), strict=True)
+    return len(in_first) == len(in_second) == 1 or all({*block} <= {*left} for block, left in blocks)
 
 
 def _unmatched(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of each text without a match in the other: no same word, form or synonym."""
-    mine, yours = ([*(Counter(here) - Counter(there))] for here, there in ((one, other), (other, one)))
-    mine, yours = ([word for word in each if word not in _SMALL and word.isalpha()] for each in (mine, yours))
-    left = [word for word in mine if not any(_akin(word, against) for against in yours)]
-    return left, [word for word in yours if not any(_akin(word, against) for against in mine)]
+    in_first, in_second = ([*(Counter(here) - Counter(there))] for here, there in ((one, other), (other, one)))
+    in_first, in_second = (
+        [word for word in each if word not in _SMALL and word.isalpha()] for each in (in_first, in_second)
+    )
+    left = [word for word in in_first if not any(_akin(word, against) for against in in_second)]
+    return left, [word for word in in_second if not any(_akin(word, against) for against in in_first)]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -523,8 +525,8 @@ def _is_past(word: str) -> bool:
 
 def _excluding(one: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether one text has a word where the other has one that excludes it."""
-    mine, yours = {*one} - {*other}, {*other} - {*one}
-    return any(_exclude(word, against) for word in mine for against in yours)
+    in_first, in_second = {*one} - {*other}, {*other} - {*one}
+    return any(_exclude(word, against) for word in in_first for against in in_second)
 
 
 @lru_cache(maxsize=1 << 14)

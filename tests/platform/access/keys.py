@@ -1,4 +1,4 @@
-"""Keys for tests, put into the data folder as the command line puts them there."""
+"""Helpers that create API keys in a data folder, like the command line does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DAY = 86_400_000_000
 
 
 def now() -> int:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def given(data: Path, role: Role, stores: Sequence[str] = ("*",), name: str = "", expires_at: int | None = None) -> str:
-    """The text of a new key that the folder's server takes from now on."""
+    """Create a key in the data folder, and return its text."""
     key, text = mint(name or f"{role}-{now()}", role, stores, now(), expires_at)
     data.mkdir(parents=True, exist_ok=True)
     add_key(data, key)
@@ -30,17 +30,17 @@ def given(data: Path, role: Role, stores: Sequence[str] = ("*",), name: str = ""
 
 
 def bearer(text: str) -> dict[str, str]:
-    """The header that carries a key."""
+    """Return the authorization header of a key."""
     return {"authorization": f"Bearer {text}"}
 
 
 def client(url: str, text: str | None = None) -> httpx.Client:
-    """A connection that sends a key with everything, or none."""
+    """Return an HTTP client that sends a key, or none."""
     return httpx.Client(base_url=url, headers=bearer(text) if text else {}, timeout=30)
 
 
 def audited(data: Path) -> list[dict[str, Any]]:
-    """The lines of the audit log."""
+    """Return the lines of the audit log."""
     path = data / AUDIT_FILE
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]

@@ -14,7 +14,7 @@ from kgserve.platform.access.audit import (
 from tests.platform.access.keys import audited
 
 
-def test_a_flood_of_refusals_is_counted_and_not_written(tmp_path: Path) -> None:
+def test_a_flood_of_refusals_is_counted_instead_of_written(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     for _ in range(1_000):
         audit.denied("GET /x", "401", address="192.0.2.1")
@@ -26,7 +26,7 @@ def test_a_flood_of_refusals_is_counted_and_not_written(tmp_path: Path) -> None:
     assert [line["act"] for line in lines if line["address"] == "192.0.2.2"] == ["GET /y"]
 
 
-def test_a_flood_from_everywhere_is_bounded_too_and_hides_no_act_of_administration(tmp_path: Path) -> None:
+def test_a_distributed_flood_is_bounded_and_hides_no_admin_action(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     for number in range(20_000):
         audit.denied("GET /x", "401", address=f"2001:db8:{number:x}::1")
@@ -36,14 +36,14 @@ def test_a_flood_from_everywhere_is_bounded_too_and_hides_no_act_of_administrati
     assert (lines[-1]["kind"], lines[-1]["store"]) == ("admin", "s")
 
 
-def test_one_network_counts_as_one_address(tmp_path: Path) -> None:
+def test_an_ipv6_network_counts_as_one_address(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     for number in range(1_000):
         audit.denied("GET /x", "401", address=f"2001:db8::{number:x}")
     assert len(audited(tmp_path)) == MAX_REFUSALS_PER_SOURCE
 
 
-def test_failing_acts_of_administration_turn_no_file_over(tmp_path: Path) -> None:
+def test_failed_admin_actions_do_not_rotate_the_file(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     for _ in range(1_000):
         audit.failed("dropStore", "failed: 404", address="192.0.2.1", key="abcdefgh")
@@ -55,7 +55,7 @@ def test_failing_acts_of_administration_turn_no_file_over(tmp_path: Path) -> Non
     assert len(lines) == MAX_REFUSALS_PER_SOURCE + 2
 
 
-def test_what_callers_send_cannot_break_a_line_or_tell_a_secret(tmp_path: Path) -> None:
+def test_caller_input_cannot_break_lines_or_leak_secrets(tmp_path: Path) -> None:
     secret = f"kgs_abcdefgh_{'A' * 43}"
     Audit(tmp_path).denied(f'GET /"\n{{"kind":"admin"}}/{secret}/{"x" * 5_000}', "401", address="a", store=secret)
     [line] = audited(tmp_path)
@@ -64,7 +64,7 @@ def test_what_callers_send_cannot_break_a_line_or_tell_a_secret(tmp_path: Path) 
     assert len((tmp_path / AUDIT_FILE).read_bytes()) < 1_000
 
 
-def test_the_file_is_turned_over(tmp_path: Path) -> None:
+def test_the_audit_log_is_rotated(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     for number in range(MAX_ROTATED_AUDIT_FILES + 3):
         (tmp_path / AUDIT_FILE).write_bytes(b"x" * MAX_AUDIT_FILE_BYTES)
@@ -74,7 +74,7 @@ def test_the_file_is_turned_over(tmp_path: Path) -> None:
     assert older == [f"{AUDIT_FILE}.{number}" for number in range(1, MAX_ROTATED_AUDIT_FILES + 1)]
 
 
-def test_the_command_line_turns_nothing_over(tmp_path: Path) -> None:
+def test_the_command_line_does_not_rotate_the_audit_log(tmp_path: Path) -> None:
     (tmp_path / AUDIT_FILE).write_bytes(b"{}\n" * (MAX_AUDIT_FILE_BYTES // 3 + 1))
     Audit(tmp_path, rotating=False).administered("keys create", "done")
     assert [path.name for path in tmp_path.iterdir()] == [AUDIT_FILE]
@@ -87,6 +87,6 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
     assert {line["act"] for line in audited(tmp_path)} == {f"act-{number}" for number in range(400)}
 
 
-def test_a_log_that_cannot_be_written_holds_nothing_up(tmp_path: Path) -> None:
+def test_an_unwritable_audit_log_blocks_nothing(tmp_path: Path) -> None:
     (tmp_path / AUDIT_FILE).mkdir()
     Audit(tmp_path).administered("act", "done")

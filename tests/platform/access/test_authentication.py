@@ -46,7 +46,7 @@ def refuses(at: Authenticator, text: str | None = None, path: str = "/api/memory
     return False
 
 
-def test_this_machine_is_open_until_there_is_a_key(tmp_path: Path) -> None:
+def test_a_loopback_server_needs_no_key_until_one_exists(tmp_path: Path) -> None:
     at = authenticator(tmp_path)
     assert enter(at) is enter(at, "nonsense") is LOCAL_CALLER
     text = given(tmp_path, "read", name="k")
@@ -58,8 +58,8 @@ def test_this_machine_is_open_until_there_is_a_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse(27)
-def test_other_addresses_never_open(tmp_path: Path) -> None:
-    """ABUSE 27: neither at first, nor when the last key goes while the server runs."""
+def test_other_addresses_always_need_a_key(tmp_path: Path) -> None:
+    """ABUSE 27: neither initially, nor when the last key is removed while the server runs."""
     at = authenticator(tmp_path, ELSEWHERE)
     assert refuses(at)
     text = given(tmp_path, "read")
@@ -70,14 +70,14 @@ def test_other_addresses_never_open(tmp_path: Path) -> None:
     assert enter(at, TOKEN) is OWNER_CALLER
 
 
-def test_without_keys_on_request(tmp_path: Path) -> None:
+def test_insecure_no_auth_needs_no_key(tmp_path: Path) -> None:
     at = authenticator(tmp_path, ELSEWHERE, insecure=True)
     assert enter(at) is LOCAL_CALLER
     given(tmp_path, "read")
     assert refuses(at), "who makes a key wants it asked for"
 
 
-def test_what_watches_over_the_process_needs_no_key(tmp_path: Path) -> None:
+def test_health_checks_need_no_key(tmp_path: Path) -> None:
     at = authenticator(tmp_path, ELSEWHERE)
     assert enter(at, path="/health") is enter(at, "nonsense", path="/ready") is ANONYMOUS_CALLER
     assert not ANONYMOUS_CALLER.sees("a")
@@ -86,13 +86,13 @@ def test_what_watches_over_the_process_needs_no_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", [b"bearer %s", b"BEARER  %s ", b"Bearer %s"])
-def test_the_scheme_in_any_case(header: bytes, tmp_path: Path) -> None:
+def test_the_authorization_scheme_ignores_case(header: bytes, tmp_path: Path) -> None:
     text = given(tmp_path, "read")
     at = authenticator(tmp_path)
     assert at.authenticate("/", b"", [(b"authorization", header % text.encode())]).role == "read"
 
 
-def test_whether_it_may_start(tmp_path: Path) -> None:
+def test_an_exposed_server_without_keys_does_not_start(tmp_path: Path) -> None:
     check_may_start(Settings(data_dir=tmp_path), tmp_path)
     check_may_start(Settings(data_dir=tmp_path, host=ELSEWHERE, insecure_no_auth=True), tmp_path)
     elsewhere = Settings(data_dir=tmp_path, host=ELSEWHERE)
@@ -110,8 +110,8 @@ PROXIED = [{"trusted_proxies": "127.0.0.1"}, {"allowed_hosts": "localhost, graph
 
 
 @pytest.mark.parametrize("options", PROXIED)
-def test_a_server_behind_a_proxy_is_open_to_others(tmp_path: Path, options: dict[str, Any]) -> None:
-    """It listens on this machine alone, but the proxy passes everybody on to it."""
+def test_a_server_behind_a_proxy_counts_as_exposed(tmp_path: Path, options: dict[str, Any]) -> None:
+    """It listens on this machine only, but the proxy forwards other machines' requests."""
     proxied = Settings(data_dir=tmp_path, **options)
     with pytest.raises(InvalidInput, match=r"other machines .*kgserve keys create"):
         check_may_start(proxied, tmp_path)
@@ -127,13 +127,13 @@ def test_a_server_behind_a_proxy_is_open_to_others(tmp_path: Path, options: dict
     assert refuses(at), "it does not open when the keys go"
 
 
-def test_names_of_this_machine_let_nobody_in(tmp_path: Path) -> None:
+def test_loopback_host_names_do_not_expose_a_server(tmp_path: Path) -> None:
     named = Settings(data_dir=tmp_path, allowed_hosts="localhost, kgserve.localhost, 127.0.0.2,", trusted_proxies=" ,")
     check_may_start(named, tmp_path)
     assert enter(Authenticator(named, Keyring(tmp_path))) is LOCAL_CALLER
 
 
-def test_a_link_to_keys_that_are_gone_opens_nothing(tmp_path: Path) -> None:
+def test_a_broken_link_to_the_key_file_rejects_every_key(tmp_path: Path) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "secrets"
     text = given(data, "read")
     (data / KEY_FILE).rename(elsewhere)
@@ -147,7 +147,7 @@ def test_a_link_to_keys_that_are_gone_opens_nothing(tmp_path: Path) -> None:
     assert enter(at, text).role == "read"
 
 
-def test_every_change_of_the_file_is_seen(tmp_path: Path) -> None:
+def test_every_change_of_the_key_file_is_noticed(tmp_path: Path) -> None:
     ring = Keyring(tmp_path)
     assert ring.empty
     for number in range(50):
@@ -160,7 +160,7 @@ def test_every_change_of_the_file_is_seen(tmp_path: Path) -> None:
     assert not ring.usable
 
 
-def test_a_file_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
+def test_a_key_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> None:
     text = given(tmp_path, "read")
     ring = Keyring(tmp_path)
     assert ring.caller(text) is not None
@@ -172,7 +172,7 @@ def test_a_file_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
     assert not ring.empty
 
 
-def test_many_at_once_lose_no_key(tmp_path: Path) -> None:
+def test_concurrent_key_creation_loses_no_key(tmp_path: Path) -> None:
     def make(number: int) -> None:
         key, _ = mint(f"k{number}", "read", ["*"], now())
         add_key(tmp_path, key)
@@ -186,7 +186,7 @@ def test_many_at_once_lose_no_key(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["keys.json", "keys.lock"]
 
 
-def test_two_active_keys_of_one_name(tmp_path: Path) -> None:
+def test_two_active_keys_with_one_name_conflict(tmp_path: Path) -> None:
     given(tmp_path, "read", name="k", expires_at=now() + 3_600_000_000)
     with pytest.raises(Conflict, match="active key named 'k'"):
         given(tmp_path, "admin", name="k")

@@ -19,7 +19,7 @@ from kgserve.platform.log import masked
 DAY = 86_400_000_000
 
 
-def test_a_key_opens_with_its_own_text_alone() -> None:
+def test_a_key_matches_only_its_own_secret() -> None:
     key, text = mint("n", "read", ["*"], 0)
     other, _ = mint("n", "read", ["*"], 0)
     given = parse(text)
@@ -29,7 +29,7 @@ def test_a_key_opens_with_its_own_text_alone() -> None:
     assert key.salt != other.salt
 
 
-def test_the_secret_is_of_256_bits_and_no_part_of_what_is_kept() -> None:
+def test_the_secret_has_256_bits_and_is_not_stored() -> None:
     key, text = mint("n", "read", ["*"], 0)
     assert re.fullmatch(r"kgs_[a-z0-9]{8}_[A-Za-z0-9_-]{43}", text)
     assert text[13:] not in str(key)
@@ -38,7 +38,7 @@ def test_the_secret_is_of_256_bits_and_no_part_of_what_is_kept() -> None:
 @pytest.mark.parametrize(
     "text", ["", "kgs_", "kgs_abcdefgh_", f"kgs_abcdefgh_{'A' * 42}", f"kgs_abcdefgh_{'A' * 43}\n"]
 )
-def test_what_is_no_key(text: str) -> None:
+def test_malformed_keys_are_rejected(text: str) -> None:
     assert parse(text) is None
 
 
@@ -46,12 +46,12 @@ def test_what_is_no_key(text: str) -> None:
     "patterns",
     [[], [""], ["a/b"], ["a*b"], ["**"], ["-a"], ["é"], ["a\n"], ["x" * 65], ["a."], ["a..b"], [".a"], ["a..*"]],
 )
-def test_patterns_that_match_no_store(patterns: list[str]) -> None:
+def test_invalid_store_patterns_are_rejected(patterns: list[str]) -> None:
     with pytest.raises(InvalidInput):
         checked_patterns(patterns)
 
 
-def test_patterns_are_kept_once_and_all_is_all() -> None:
+def test_store_patterns_are_deduplicated() -> None:
     assert checked_patterns(["a", "b-*", "a"]) == ("a", "b-*")
     assert checked_patterns(["a", "*"]) == ("*",)
     assert checked_patterns(["my.project", "my.*", "x" * 64 + "*"]) == ("my.project", "my.*", "x" * 64 + "*")
@@ -60,27 +60,27 @@ def test_patterns_are_kept_once_and_all_is_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " x", "x ", "\x1b[31m", "x" * 65, "a\nb", "ü"])
-def test_names_that_cannot_be(name: str) -> None:
+def test_invalid_key_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidInput):
         mint(name, "read", ["*"], 0)
 
 
-def test_spans() -> None:
+def test_durations_are_parsed() -> None:
     assert [parse_span(text) for text in ("24h", "1d", "1W", " 1y ")] == [DAY, DAY, 7 * DAY, 365 * DAY]
 
 
 @pytest.mark.parametrize("text", ["", "0d", "-1d", "1", "d", "1.5d", "30 d", "101y", "99999d", "1d\n1d"])
-def test_what_is_no_span(text: str) -> None:
+def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_span(text)
 
 
-def test_states() -> None:
+def test_key_states() -> None:
     key, _ = mint("n", "read", ["*"], 0, expires_at=10)
     assert [key.state(now) for now in (0, 9, 10, 11)] == ["active", "active", "expired", "expired"]
 
 
-def test_what_a_caller_sees() -> None:
+def test_store_visibility_of_a_caller() -> None:
     caller = Caller("n", "read", ("a", "team-*"))
     assert [caller.sees(store) for store in ("a", "A", "ab", "team-", "team-1", "team", "*")] == [
         *(True, False, False, True, True, False, False)
@@ -90,7 +90,7 @@ def test_what_a_caller_sees() -> None:
         caller.require_store("b")
 
 
-def test_roles_include_the_ones_before() -> None:
+def test_roles_include_lower_roles() -> None:
     roles = ("read", "write", "admin")
     assert [[Caller("n", has).may(needs) for needs in roles] for has in roles] == [
         [True, False, False],
@@ -101,7 +101,7 @@ def test_roles_include_the_ones_before() -> None:
         Caller("n", "read").require("write")
 
 
-def test_logs_get_prefixes() -> None:
+def test_logs_show_only_key_prefixes() -> None:
     _, text = mint("n", "read", ["*"], 0)
     assert masked(f"GET /x/{text}/y") == f"GET /x/{text[:12]}_…/y"
     assert masked("nothing") == "nothing"

@@ -9,7 +9,7 @@ from kgserve.platform.access import audit as record
 from kgserve.platform.access.audit import AUDIT_FILE, Audit, AuditPosition, lines_after, newest_records
 
 
-def test_the_newest_records_are_found_in_files_that_were_turned_over(
+def test_the_newest_audit_records_are_read_across_rotated_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "MAX_AUDIT_FILE_BYTES", 1_000)
@@ -21,7 +21,7 @@ def test_the_newest_records_are_found_in_files_that_were_turned_over(
     assert newest_records(tmp_path / "nowhere", 15) == []
 
 
-def test_a_line_that_was_being_written_when_the_machine_stopped_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_audit_line_is_skipped(tmp_path: Path) -> None:
     audit = Audit(tmp_path)
     audit.administered("first", "done")
     with (tmp_path / AUDIT_FILE).open("ab") as file:
@@ -33,7 +33,7 @@ def test_a_line_that_was_being_written_when_the_machine_stopped_is_left_out(tmp_
     assert lines_after(tmp_path, found[0]) is None
 
 
-def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
+def test_audit_lines_are_read_once_and_in_order_during_rotation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "MAX_AUDIT_FILE_BYTES", 1_000)
@@ -41,7 +41,7 @@ def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
     place: AuditPosition | None = None
     read, written = b"", 0
     while written < 300:
-        for _ in range(chance.randrange(20)):  # fewer than what the files hold, of which none is lost then
+        for _ in range(chance.randrange(20)):  # fewer lines than the files hold, so that none is lost
             audit.administered(f"act-{written}", "done", caller="x" * chance.randrange(90))
             written += 1
         while (found := lines_after(tmp_path, place)) is not None:
@@ -51,7 +51,7 @@ def test_lines_are_read_once_and_in_order_while_files_are_turned_over(
     assert acts == [f"act-{number}" for number in range(written)]
 
 
-def test_files_that_are_not_known_are_read_from_the_oldest(tmp_path: Path) -> None:
+def test_unknown_audit_files_are_read_from_the_oldest(tmp_path: Path) -> None:
     Audit(tmp_path).administered("first", "done")
     found = lines_after(tmp_path, AuditPosition(1, 5_000))
     assert found is not None

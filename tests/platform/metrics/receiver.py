@@ -1,4 +1,4 @@
-"""A receiver of traces: OTLP over HTTP, as a collector has it, keeping what comes."""
+"""A receiver of OTLP traces over HTTP that stores them, like a collector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers import served
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A span as it was sent; ids are hexadecimal, ``parent`` is empty without one. Times are in nanoseconds."""
+    """A received span. Ids are hexadecimal, ``parent`` is empty for a root span, times are in nanoseconds."""
 
     name: str
     trace: str
@@ -30,7 +30,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Receiver:
-    """Where to send traces, and those that came."""
+    """URL for traces, and the spans received."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -52,7 +52,7 @@ class Receiver:
 
 @contextmanager
 def receiving() -> Generator[Receiver]:
-    """A receiver on a free port until the end of the block."""
+    """Run a receiver on a free port within the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -10,7 +10,7 @@ from kgserve.platform.metrics.observation import Histogram, Histograms, Tally
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def test_a_tally_counts_by_labels_from_several_threads() -> None:
+def test_a_counter_by_labels_is_thread_safe() -> None:
     tally = Tally()
     threads = [threading.Thread(target=lambda: [tally.add("a", "x") for _ in range(1000)]) for _ in range(4)]
     for thread in threads:
@@ -22,7 +22,7 @@ def test_a_tally_counts_by_labels_from_several_threads() -> None:
     assert tally.total() == 4000.5
 
 
-def test_a_histogram_puts_a_value_that_is_a_bound_below_it() -> None:
+def test_histogram_bounds_are_inclusive() -> None:
     measured = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 7.0):
         measured.observe(value)
@@ -30,7 +30,7 @@ def test_a_histogram_puts_a_value_that_is_a_bound_below_it() -> None:
     assert measured.measured().sum == 12.0
 
 
-def test_what_is_exposed_can_be_read_back() -> None:
+def test_exposed_metrics_can_be_parsed() -> None:
     seconds = Histograms((0.1, 1.0))
     seconds.observe("/a", value=0.05)
     seconds.observe("/a", value=5.0)
@@ -50,21 +50,21 @@ def test_what_is_exposed_can_be_read_back() -> None:
     assert scrape.value("kgserve_nothing") is None
 
 
-def test_openmetrics_is_for_who_accepts_it() -> None:
+def test_openmetrics_format_is_negotiated() -> None:
     families = [counter("kgserve_things", "Things", (), {(): 3})]
     body, media_type = exposed(families, OPENMETRICS, process=False)
     assert media_type.startswith("application/openmetrics-text")
     assert body.endswith(b"kgserve_things_total 3.0\n# EOF\n")
 
 
-def test_the_process_is_shown_when_asked_for() -> None:
+def test_process_metrics_are_included_on_request() -> None:
     shown, _ = exposed([], "", process=True)
     hidden, _ = exposed([], "", process=False)
     assert (Scrape.read(shown.decode()).value("process_resident_memory_bytes") or 0) > 1 << 20
     assert hidden.strip() == b""
 
 
-def test_threads_of_the_process_are_counted() -> None:
+def test_process_threads_are_counted() -> None:
     count, end = 8, threading.Event()
     threads = [threading.Thread(target=end.wait) for _ in range(count)]
     for thread in threads:
@@ -77,7 +77,7 @@ def test_threads_of_the_process_are_counted() -> None:
             thread.join()
 
 
-def test_quantiles_are_as_prometheus_has_them() -> None:
+def test_quantiles_match_prometheus() -> None:
     assert quantile(0.95, {}) is None
     assert quantile(0.95, {"0.1": 0, "+Inf": 0}) is None
     assert quantile(0.5, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.0)

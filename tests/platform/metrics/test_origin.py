@@ -34,8 +34,8 @@ def write_of(request_id: str) -> Write:
         end_request(token)
 
 
-def test_parts_are_laid_to_the_account_of_the_present_request() -> None:
-    add_part("engine", 1.0)  # for nobody
+def test_parts_are_attributed_to_the_current_request() -> None:
+    add_part("engine", 1.0)  # outside of any request
     token = begin_request(origin := Origin("r1"))
     try:
         add_part("engine", 0.5)
@@ -50,7 +50,7 @@ def test_parts_are_laid_to_the_account_of_the_present_request() -> None:
 
 
 @pytest.mark.parametrize("error", [StorageFull("no room"), RuntimeError("a defect")])
-def test_a_failed_commit_is_logged_with_the_ids_of_its_requests(error: Exception) -> None:
+def test_a_failed_commit_is_logged_with_its_request_ids(error: Exception) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def commit(writes: list[Write]) -> None:
@@ -74,7 +74,7 @@ def test_a_failed_commit_is_logged_with_the_ids_of_its_requests(error: Exception
     assert {line["event"] for line in lines} <= {"commit_refused", "commit_failed"}
 
 
-def test_only_what_is_slow_is_noted() -> None:
+def test_only_slow_operations_are_logged() -> None:
     slow = SlowLog(100)
     with capture_log() as lines:
         slow.note("commit", 0.0999, {"journal": 0.05})
@@ -93,7 +93,7 @@ def test_only_what_is_slow_is_noted() -> None:
     ]
 
 
-def test_a_slow_tool_is_told_with_the_parts_of_its_request() -> None:
+def test_a_slow_tool_call_is_logged_with_its_parts() -> None:
     observation = Telemetry(Settings(slow_ms=200))
     token = begin_request(Origin("r1", {"engine": 0.25}))
     try:
@@ -108,12 +108,12 @@ def test_a_slow_tool_is_told_with_the_parts_of_its_request() -> None:
     assert observation.calls.counts() == {("search", "ok"): 1, ("search", "error"): 1}
 
 
-def test_of_a_callers_statement_the_clauses_alone_are_told() -> None:
+def test_the_slow_log_shows_only_the_clauses_of_a_statement() -> None:
     text = "MATCH (secret:Entity) WHERE secret.content = 'MATCH me' /* LIMIT */ RETURN secret.id AS `limit`, $value"
     assert examine(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
 
 
-def test_routes_methods_and_statuses_are_bounded() -> None:
+def test_metric_labels_for_routes_methods_and_statuses_are_bounded() -> None:
     requests = Telemetry(Settings()).requests
     for method in ("GET", "BREW", "A" * 50, "get"):
         requests.done(method, "/health", 200, (1, 2), 0.01)

@@ -1,4 +1,4 @@
-"""Traces as a collector gets them: sent by a real server to a real receiver."""
+"""Traces as a collector receives them, sent by a real server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INJECT = "POST /api/memory/{store}/inject"
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
-    """The spans of a few requests, once the server has stopped and sent them all."""
+    """Return the spans of a few requests, after the server has stopped and sent them."""
     with receiving() as receiver:
         data = tmp_path_factory.mktemp("traced") / "data"
         with serving(data, otel_endpoint=receiver.url) as served, httpx.Client(base_url=served.url, timeout=30) as http:
@@ -42,7 +42,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
 
 
 def _ask_at_once(port: int) -> None:
-    """Two requests in one go; the second waits for the first."""
+    """Send two requests in one packet; the second waits for the first."""
     first = f"GET /docs HTTP/1.1\r\nHost: localhost\r\ntraceparent: 00-{TRACE}-{PARENT}-01\r\n\r\n"
     second = "GET /docs/docs.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with connected(port) as connection:
@@ -50,7 +50,7 @@ def _ask_at_once(port: int) -> None:
         assert [reply.status for reply in replies(until_closed(connection))] == [200, 200]
 
 
-def test_a_request_goes_on_with_the_callers_trace(traced: Receiver) -> None:
+def test_a_request_continues_the_callers_trace(traced: Receiver) -> None:
     request = traced.one(INJECT)
     assert (request.trace, request.parent) == (TRACE, PARENT)
     assert request.service == "kgserve"
@@ -59,7 +59,7 @@ def test_a_request_goes_on_with_the_callers_trace(traced: Receiver) -> None:
     assert request.attributes["kgserve.request_id"] == "traced-one"
 
 
-def test_a_commit_is_below_its_request_and_shows_its_phases(traced: Receiver) -> None:
+def test_a_commit_span_is_a_child_of_its_request_and_shows_its_phases(traced: Receiver) -> None:
     request, commit = traced.one(INJECT), traced.one("commit")
     assert (commit.trace, commit.parent) == (TRACE, request.id)
     assert commit.attributes["kgserve.store"] == "hens"
@@ -81,27 +81,27 @@ def test_searches_and_tools_have_spans_of_their_own(traced: Receiver) -> None:
     assert tool.attributes["kgserve.tool"] == "list_stores"
 
 
-def test_the_next_request_on_a_connection_is_not_below_the_one_before(traced: Receiver) -> None:
-    """One that waited is begun by the end of the one before, in its context."""
+def test_pipelined_requests_have_separate_traces(traced: Receiver) -> None:
+    """A pipelined request is started at the end of the previous one, in its context."""
     assert traced.one("GET /docs").parent == PARENT
     after = traced.one("GET /docs/docs.css")
     assert (after.parent, after.trace == TRACE) == ("", False)
 
 
-def test_no_path_is_shown(traced: Receiver) -> None:
+def test_spans_contain_no_paths(traced: Receiver) -> None:
     assert traced.one("GET unmatched").attributes["http.response.status_code"] == 404
     assert "secret" not in str([(span.name, span.attributes) for span in traced.spans])
 
 
-def test_probes_leave_none(traced: Receiver) -> None:
+def test_health_probes_are_not_traced(traced: Receiver) -> None:
     assert [span.name for span in traced.spans if "/health" in span.name or "/ready" in span.name] == []
 
 
-def test_without_an_address_there_is_no_tracing() -> None:
+def test_tracing_is_off_without_an_endpoint() -> None:
     assert tracing_to("") is None
 
 
-def test_the_standard_variables_are_heard() -> None:
+def test_standard_opentelemetry_variables_are_used() -> None:
     general = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://all:4318"}
     for_traces = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces:4318/v1/traces"}
     own = {"KGSERVE_OTEL_ENDPOINT": ""}
@@ -111,7 +111,7 @@ def test_the_standard_variables_are_heard() -> None:
     assert settings.load({}, {}).otel_endpoint == ""
 
 
-def test_without_the_extra_a_sentence_says_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_otel_extra_is_reported_with_the_install_command(tmp_path: Path) -> None:
     broken = tmp_path / "path" / "opentelemetry"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('not installed')\n")
@@ -129,6 +129,6 @@ def test_without_the_extra_a_sentence_says_what_to_install(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://"])
-def test_an_address_that_cannot_be_one_is_refused(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(InvalidInput, match="otel_endpoint"):
         tracing_to(endpoint)

@@ -24,7 +24,7 @@ PLACE = re.compile(r"\{([^{}|]*)\|([^{}]*)\}")
 
 
 def pairs(name: str) -> list[tuple[str, str]]:
-    """The pairs of a list: a line each, with {one|other} where its two sentences differ."""
+    """Return the pairs of a list: one per line, with {one|other} where the two sentences differ."""
     lines = (LISTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     written = [line for line in lines if line.strip() and not line.startswith("# ")]
     return [(PLACE.sub(r"\1", line), PLACE.sub(r"\2", line)) for line in written]
@@ -37,17 +37,17 @@ def test_the_lists_are_long_enough() -> None:
     assert all(one != other for one, other in (*different, *alike))
 
 
-def test_no_two_sentences_that_say_different_things_are_one() -> None:
+def test_sentences_with_different_meaning_have_different_wording() -> None:
     wrong = [pair for pair in pairs("different") if same(*pair) or not differs(*pair)]
     assert wrong == []
 
 
-def test_sentences_that_say_the_same_are_one() -> None:
+def test_sentences_with_the_same_meaning_have_the_same_wording() -> None:
     apart = [pair for pair in pairs("same") if not same(*pair)]
     assert apart == []
 
 
-def test_case_blanks_and_the_final_mark_are_no_part_of_the_hash() -> None:
+def test_text_hash_ignores_case_whitespace_and_final_punctuation() -> None:
     one = text_hash("The user prefers\tdark  mode")
     assert one == text_hash(" the USER prefers dark mode. ") == text_hash("The user prefers dark mode!")
     assert one != text_hash("User prefers dark mode")
@@ -71,7 +71,7 @@ def test_case_blanks_and_the_final_mark_are_no_part_of_the_hash() -> None:
         ("zero", ["0"]),
     ],
 )
-def test_numbers_in_words_are_those_in_digits(text: str, counted: list[str]) -> None:
+def test_number_words_equal_digits(text: str, counted: list[str]) -> None:
     assert numbers(words(f"It holds {text} files")) == numbers(words(f"It holds {' '.join(counted)} files")) == counted
 
 
@@ -87,23 +87,23 @@ def test_numbers_in_words_are_those_in_digits(text: str, counted: list[str]) -> 
         ("User prefers dark mode", "The user prefers dark mode.", ""),
     ],
 )
-def test_what_keeps_two_texts_apart_is_told(one: str, other: str, reason: str) -> None:
+def test_the_difference_of_two_texts_is_reported(one: str, other: str, reason: str) -> None:
     assert differs(one, other) == differs(other, one) == reason
 
 
-def test_of_the_different_that_are_near_few_pass_the_guard_of_consolidation() -> None:
+def test_few_similar_but_different_texts_pass_the_consolidation_guard() -> None:
     listed = pairs("different")
     passing = [pair for pair in listed if not conflicts(*pair)]
-    # Words that have nothing in their place are left to the vectors.
+    # Words without a counterpart are left to vector similarity.
     assert len(passing) < len(listed) / 50
     assert [pair for pair in pairs("same") if conflicts(*pair)] == []
 
 
-def test_a_sibling_in_the_place_of_a_word_is_kept_apart_and_other_words_for_it_are_not() -> None:
+def test_the_guard_rejects_sibling_terms_and_accepts_synonyms() -> None:
     siblings, reworded = pairs("siblings"), pairs("reworded")
     assert (len(siblings), len(reworded)) == (200, 100)
     assert [pair for pair in siblings if not conflicts(*pair)] == []
-    # Voices and tenses that differ are kept apart, too: the guard cannot tell them from what says something else.
+    # Different voices and tenses are rejected as well, because the guard cannot distinguish them from other meanings.
     assert sum(not conflicts(*pair) for pair in reworded) >= 55
 
 
@@ -120,7 +120,7 @@ def test_a_sibling_in_the_place_of_a_word_is_kept_apart_and_other_words_for_it_a
         ("The API rate limit is 100 requests per minute", "The API allows 100 requests per minute"),
     ],
 )
-def test_other_words_for_the_same_pass_the_guard_of_consolidation(one: str, other: str) -> None:
+def test_synonyms_pass_the_consolidation_guard(one: str, other: str) -> None:
     assert conflicts(one, other) == conflicts(other, one) == ""
     assert differs(one, other) == "words"
 
@@ -140,11 +140,11 @@ def test_other_words_for_the_same_pass_the_guard_of_consolidation(one: str, othe
         ("The living room is blue", "The kitchen is blue", "words"),
     ],
 )
-def test_the_guard_of_consolidation_knows_what_excludes_each_other(one: str, other: str, reason: str) -> None:
+def test_the_consolidation_guard_rejects_exclusive_words(one: str, other: str, reason: str) -> None:
     assert conflicts(one, other) == conflicts(other, one) == reason
 
 
-def test_a_text_without_words_and_a_long_one_have_fingerprints_of_their_letters() -> None:
+def test_wordless_and_long_texts_use_the_text_hash_as_fingerprint() -> None:
     assert fingerprint("...") != fingerprint("???")
     assert fingerprint("the") == text_hash("the")
     long = "word " * MAX_COMPARED_CHARS
@@ -154,7 +154,7 @@ def test_a_text_without_words_and_a_long_one_have_fingerprints_of_their_letters(
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_likeness_is_the_same_in_both_directions(one: str, other: str) -> None:
+def test_similarity_is_symmetric(one: str, other: str) -> None:
     assert differs(one, other) == differs(other, one)
     assert bool(conflicts(one, other)) <= bool(differs(one, other))
     assert differs(one, one) == conflicts(other, other) == ""
@@ -165,6 +165,6 @@ PIECES = ["alice", "reads", "seven", "books", "on", "3", "trains", ",", "not", "
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9))
-def test_what_is_silent_changes_no_wording(chosen: list[str]) -> None:
+def test_meaningless_words_do_not_change_the_wording(chosen: list[str]) -> None:
     text = " ".join(chosen)
     assert words(text) == words(f"Please, {text}") == words(f"  {text.replace(' ', '  ')}")

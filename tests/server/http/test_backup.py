@@ -114,7 +114,7 @@ def test_backup_answers_use_relative_paths(client: httpx.Client, served: Served)
     flip(next((served.data.parent / "kept" / "lost" / "stores" / "torn").rglob("*.log")))
     refusals.append(refusal(client.post("/api/restore", json={"from": "lost", "as": "back"}), 409))
     texts = [each["detail"] for each in refusals] + [accepted(several)["failed"][0]["error"]]
-    beginnings = ("journal/0", "nowhere holds", "told holds", "lost/stores/torn/", "journal/0")
+    beginnings = ("journal/0", "nowhere is not a kgserve backup", "told holds", "lost/stores/torn/", "journal/0")
     assert [text for text, begins in zip(texts, beginnings, strict=True) if not text.startswith(begins)] == []
     assert [text for text in texts if str(served.data.parent) in text] == []
 

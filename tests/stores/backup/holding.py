@@ -1,4 +1,4 @@
-"""Short ways to a backup that has everything: a snapshot, a history, several runs and segments."""
+"""Helpers for backups with all kinds of content: a snapshot, a history, several runs and segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = "a long text " * 400
 def back_up(
     pool: StorePool, folder: Path, *, live: bool = True, full: bool = False, keep: int | None = None
 ) -> StoreBackupAnswer:
-    """A backup; one that is not ``live`` does not wait for a history that nobody keeps."""
+    """Make a backup; unless ``live``, it does not wait for a history."""
     return ops.backup_one(pool, folder, NAME, BackupOptions(live=live, full=full, keep=keep))
 
 
@@ -30,7 +30,7 @@ def manifest(folder: Path, name: str = NAME) -> BackupManifest:
 
 
 def faults(folder: Path) -> list[str]:
-    """All that is wrong with a backup, also what keeps it from being looked at."""
+    """Return all faults of a backup, including those that prevent verification."""
     try:
         return [fault for each in verify(BackupFolder(folder)) for fault in each.faults]
     except KgserveError as error:
@@ -38,18 +38,18 @@ def faults(folder: Path) -> list[str]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of a backup that hold anything."""
+    """Return the non-empty files of a backup."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
 
 
 def restored(pool: StorePool, folder: Path, until: str | None = None, into: str = "again") -> OpenStore:
-    """The store made of a backup, open; the pool closes it."""
+    """Restore a store from a backup, and return it open; the pool closes it."""
     ops.restore(pool, folder, [ops.Source(NAME, into, until)])
     return pool.acquire(into)
 
 
 def make(root: Path) -> Path:
-    """A backup with all kinds of files, in two runs; the store is closed."""
+    """Create a backup with all kinds of files in two runs. The store is closed."""
     folder = root / "backup"
     historian = Historian()
     with StorePool(settings(root / "data", journal_segment_mb=1, journal_retention_mb=0)) as pool:

@@ -1,4 +1,4 @@
-"""A store beside every state that it ever had, backed up and restored at any of them."""
+"""A store with a model of all its past states, backed up and restored at any of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESTORED = "restored"
 
 
 class KeepingDriver(PastDriver):
-    """A past driver that keeps backups as well; ``taken`` are the times at which they were made, by their sequence."""
+    """Driver of random histories that also makes backups; ``taken`` maps their sequences to their times."""
 
     def __init__(self, root: Path, **options: Any) -> None:
         super().__init__(root, **options)
@@ -38,7 +38,7 @@ class KeepingDriver(PastDriver):
         self.settings: dict[int, StoreSettings] = {}
 
     def back_up(self, *, full: bool = False, keep: int | None = None) -> StoreBackupAnswer:
-        """Make a backup; what it says must be so."""
+        """Make a backup, and check its answer."""
         if self.store.description.history != "none":
             assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
         made = ops.backup_one(self.pool, self.backups, NAME, BackupOptions(live=True, full=full, keep=keep))
@@ -49,25 +49,25 @@ class KeepingDriver(PastDriver):
         return made
 
     def keep_history(self, keeping: Keeping) -> None:
-        """Change the setting of the history."""
+        """Change the history setting."""
         self.store.change_settings(lambda now: msgspec.structs.replace(now, history=keeping))
 
     def forget(self, before: int) -> None:
-        """Let go of former states."""
+        """Prune former versions."""
         follower = self.historian.of(self.store)
         assert follower.wait(self.graph.sequence, PATIENCE)
         follower.prune(before)
 
     def verify(self) -> None:
-        """A backup that nobody has touched is whole."""
+        """Assert that an untouched backup is intact."""
         if self.covered:
             assert [each.faults for each in verify(BackupFolder(self.backups))] == [[]]
 
     def restore(self, source: random.Random) -> None:
-        """Restore to a covered sequence into a pool of its own, and compare with how it was."""
+        """Restore to a covered sequence into a pool of its own, and compare with the state at that time."""
         sequence = source.choice(sorted(self.covered))
         until = str(sequence)
-        # By time, where clocks tell the commits apart.
+        # By time, where timestamps distinguish the commits.
         told_apart = 0 < sequence < len(self.times) - 1 and self.times[sequence] < self.times[sequence + 1]
         if told_apart and source.random() < 0.4:
             until = format_time(self.times[sequence])

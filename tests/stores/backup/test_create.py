@@ -1,4 +1,4 @@
-"""What a second backup copies, when it begins anew, and what an interrupted one leaves."""
+"""Content of incremental backups, reasons for new bases, and leftovers of interrupted backups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.stores.writing import (
 )
 
 YEAR = 365 * 86_400_000_000
-"""Microseconds."""
+"""One year in microseconds."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def put(pool: StorePool, *names: str, content: str = "") -> None:
         write(store, *(batch(name, content=content) for name in names))
 
 
-def test_a_second_backup_copies_what_is_new(pool: StorePool, folder: Path) -> None:
+def test_a_second_backup_copies_only_new_data(pool: StorePool, folder: Path) -> None:
     put(pool, *(f"n{n}" for n in range(50)), content=LONG)
     first = back_up(pool, folder)
     assert first.new_base == "it is the first backup"
@@ -72,7 +72,7 @@ def test_a_second_backup_copies_what_is_new(pool: StorePool, folder: Path) -> No
     assert faults(folder) == []
 
 
-def test_segments_follow_on_across_runs(pool: StorePool, folder: Path) -> None:
+def test_journal_segments_continue_across_runs(pool: StorePool, folder: Path) -> None:
     for turn in range(4):
         put(pool, *(f"{turn}-{n}" for n in range(6)), content=LONG * 30)
         back_up(pool, folder)
@@ -82,7 +82,7 @@ def test_segments_follow_on_across_runs(pool: StorePool, folder: Path) -> None:
     assert ids(restored(pool, folder, "12", "earlier")) == sorted(f"{t}-{n}" for t in range(2) for n in range(6))
 
 
-def test_a_hole_in_the_journal_makes_a_new_base(pool: StorePool, folder: Path) -> None:
+def test_a_gap_in_the_journal_starts_a_new_base(pool: StorePool, folder: Path) -> None:
     put(pool, "a", content=LONG)
     back_up(pool, folder, live=False)
     with pool.lease(NAME) as store:
@@ -100,7 +100,7 @@ def test_a_hole_in_the_journal_makes_a_new_base(pool: StorePool, folder: Path) -
         restored(pool, folder, "2", "between")
 
 
-def test_a_store_that_went_back_makes_a_new_base(pool: StorePool, folder: Path) -> None:
+def test_a_restored_store_starts_a_new_base(pool: StorePool, folder: Path) -> None:
     put(pool, "a", "b", "c")
     back_up(pool, folder)
     pool.drop(NAME)
@@ -115,7 +115,7 @@ def test_a_store_that_went_back_makes_a_new_base(pool: StorePool, folder: Path) 
     assert faults(folder) == []
 
 
-def test_old_bases_go(pool: StorePool, folder: Path) -> None:
+def test_old_bases_are_removed(pool: StorePool, folder: Path) -> None:
     for name in "abc":
         put(pool, name)
         back_up(pool, folder, full=True)
@@ -140,7 +140,7 @@ def test_one_backup_at_a_time(pool: StorePool, folder: Path) -> None:
         back_up(pool, folder)
 
 
-def test_what_an_interrupted_backup_left_does_no_harm(pool: StorePool, folder: Path) -> None:
+def test_leftovers_of_an_interrupted_backup_are_harmless(pool: StorePool, folder: Path) -> None:
     put(pool, "a")
     back_up(pool, folder)
     run = folder / "stores" / NAME / "run-000002"
@@ -167,7 +167,7 @@ def test_a_damaged_journal_is_not_backed_up(tmp_path: Path, folder: Path) -> Non
         assert not (folder / "stores" / NAME / "manifest.json").exists()
 
 
-def test_a_missing_file_of_the_former_backup_is_told(pool: StorePool, folder: Path) -> None:
+def test_a_missing_file_of_the_previous_backup_is_reported(pool: StorePool, folder: Path) -> None:
     put(pool, "a")
     back_up(pool, folder)
     shutil.rmtree(folder / "stores" / NAME / "run-000001")
@@ -191,7 +191,7 @@ def test_several_stores_in_one_folder(pool: StorePool, folder: Path) -> None:
         ops.sources(folder, None, "x", None)
 
 
-def test_a_folder_with_other_files_is_left_alone(pool: StorePool, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_rejected(pool: StorePool, tmp_path: Path) -> None:
     put(pool, "a")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
@@ -227,7 +227,7 @@ def test_a_commit_made_while_files_are_copied_is_not_covered(pool: StorePool, fo
             restored(pool, folder, format_time(store.state.time), "after")
 
 
-def test_a_base_of_a_snapshot_alone_goes_on_with_its_own_store_only(pool: StorePool, tmp_path: Path) -> None:
+def test_a_base_without_journal_continues_only_with_its_own_store(pool: StorePool, tmp_path: Path) -> None:
     before, folder, other = tmp_path / "before", tmp_path / "backup", tmp_path / "other"
     put(pool, *(f"a{n}" for n in range(3)))
     back_up(pool, before)
@@ -250,14 +250,14 @@ def test_a_base_of_a_snapshot_alone_goes_on_with_its_own_store_only(pool: StoreP
 
 
 def _forget_journal(layout: Layout, last: int) -> None:
-    """What a store is that was restored from a snapshot and nothing else."""
+    """Reduce a store to a snapshot, as after a restore from nothing else."""
     for segment in list_segments(layout.journal):
         segment.path.unlink()
     segment_path(layout.journal, last + 1).touch()
     (layout.root / "closed.json").unlink()
 
 
-def test_first_backups_into_one_folder_do_not_forget_each_other(folder: Path) -> None:
+def test_concurrent_first_backups_into_one_folder_keep_each_other(folder: Path) -> None:
     with BackupFolder(folder).writing():
         pass
     (folder / "stores.json").unlink()
@@ -268,7 +268,7 @@ def test_first_backups_into_one_folder_do_not_forget_each_other(folder: Path) ->
         assert (folder / "stores.json").read_bytes() == mine
 
 
-def test_a_backup_among_the_stores_is_refused(pool: StorePool, tmp_path: Path) -> None:
+def test_a_backup_folder_in_the_data_folder_is_rejected(pool: StorePool, tmp_path: Path) -> None:
     put(pool, "a")
     (tmp_path / "link").symlink_to(tmp_path / "data")
     for name in ("data/backup", "data/zoo_memory", f"data/{NAME}_memory/backup", "link/backup"):
@@ -277,7 +277,7 @@ def test_a_backup_among_the_stores_is_refused(pool: StorePool, tmp_path: Path) -
         assert not (tmp_path / name).exists()
 
 
-def test_what_stands_where_a_backup_writes_is_told(pool: StorePool, folder: Path) -> None:
+def test_an_obstacle_at_a_backup_path_is_reported(pool: StorePool, folder: Path) -> None:
     put(pool, "a")
     back_up(pool, folder)
     (folder / "backup.lock").unlink()
@@ -286,19 +286,19 @@ def test_what_stands_where_a_backup_writes_is_told(pool: StorePool, folder: Path
         back_up(pool, folder)
 
 
-def test_an_empty_backup_that_was_copied_without_folders_is_whole(pool: StorePool, folder: Path) -> None:
+def test_an_empty_backup_copied_without_folders_is_intact(pool: StorePool, folder: Path) -> None:
     ops.backup(pool, folder, [], BackupOptions(live=True))
     (folder / "stores").rmdir()
     assert faults(folder) == []
 
 
-def test_an_empty_backup_has_to_say_that_the_store_was_empty(pool: StorePool, folder: Path) -> None:
+def test_an_empty_backup_must_state_that_the_store_was_empty(pool: StorePool, folder: Path) -> None:
     pool.create(NAME)
     assert back_up(pool, folder).sequence == 0
     assert faults(folder) == []
     kept = BackupFolder(folder).store(NAME)
     base = kept.read().bases[0]
-    # As versions before wrote it of a store of another node, too.
+    # Older versions also wrote this for stores of another node.
     older = msgspec.structs.replace(base, marks=[msgspec.structs.replace(base.last, is_empty=False)])
     kept.write(msgspec.structs.replace(kept.read(), bases=[older]))
     assert b"is_empty" not in kept.path.read_bytes()
@@ -310,7 +310,7 @@ def test_an_empty_backup_has_to_say_that_the_store_was_empty(pool: StorePool, fo
     assert faults(folder) == []
 
 
-def test_no_time_is_restored_that_a_clock_ahead_has_made_unknown(pool: StorePool, folder: Path) -> None:
+def test_a_time_made_ambiguous_by_a_clock_ahead_is_not_restored(pool: StorePool, folder: Path) -> None:
     put(pool, "a")
     with pool.lease(NAME) as store:
         true_time = store.clock._read
@@ -332,7 +332,7 @@ def test_no_time_is_restored_that_a_clock_ahead_has_made_unknown(pool: StorePool
         assert restored(pool, folder, "2", "two").state.sequence == 2
 
 
-def test_folders_that_look_like_runs(pool: StorePool, folder: Path) -> None:
+def test_foreign_folders_named_like_runs(pool: StorePool, folder: Path) -> None:
     put(pool, "a")
     back_up(pool, folder)
     (folder / "stores" / NAME / "run-²").mkdir()
@@ -340,7 +340,7 @@ def test_folders_that_look_like_runs(pool: StorePool, folder: Path) -> None:
     assert back_up(pool, folder).sequence == 1
 
 
-def test_nothing_is_restored_when_one_of_the_stores_exists(pool: StorePool, folder: Path) -> None:
+def test_restore_fails_as_a_whole_if_one_store_exists(pool: StorePool, folder: Path) -> None:
     pool.create("a")
     pool.create("b")
     ops.backup(pool, folder, ["a", "b"], BackupOptions(live=True))
@@ -350,7 +350,7 @@ def test_nothing_is_restored_when_one_of_the_stores_exists(pool: StorePool, fold
     assert pool.names() == ["b"]
 
 
-def test_times_that_are_covered(pool: StorePool, folder: Path) -> None:
+def test_restore_by_time_within_the_covered_range(pool: StorePool, folder: Path) -> None:
     put(pool, "a", "b")
     made = back_up(pool, folder)
     assert restored(pool, folder, made.since, "empty").state.sequence == 0
@@ -362,7 +362,7 @@ def test_times_that_are_covered(pool: StorePool, folder: Path) -> None:
         restored(pool, folder, "yesterday", "outside")
 
 
-def test_packed_commits_are_restored_up_to_any_of_a_group(pool: StorePool, tmp_path: Path, folder: Path) -> None:
+def test_restore_to_any_commit_within_a_packed_group(pool: StorePool, tmp_path: Path, folder: Path) -> None:
     with pool.lease(NAME, create=True) as store:
         with held(store):
             written = [store.submit(batch(*(f"{turn}-{n}" for n in range(200)), content="alike")) for turn in range(3)]
@@ -383,7 +383,7 @@ def test_packed_commits_are_restored_up_to_any_of_a_group(pool: StorePool, tmp_p
             back_up(pool, folder, full=True)
 
 
-def test_writes_and_compactions_beside_a_backup(pool: StorePool, folder: Path) -> None:
+def test_writes_and_compactions_during_a_backup(pool: StorePool, folder: Path) -> None:
     stop = threading.Event()
 
     def write_on() -> None:
@@ -409,7 +409,7 @@ def test_writes_and_compactions_beside_a_backup(pool: StorePool, folder: Path) -
     assert len(ids(again)) == made[-1].sequence
 
 
-def test_damage_before_a_snapshot_only_makes_it_begin_later(tmp_path: Path, folder: Path) -> None:
+def test_damage_before_a_snapshot_only_shortens_the_covered_range(tmp_path: Path, folder: Path) -> None:
     data = tmp_path / "data"
     with StorePool(settings(data, journal_segment_mb=1)) as pool, pool.lease(NAME, create=True) as store:
         write(store, *(batch(f"n{n}", content=LONG * 40) for n in range(9)))

@@ -1,4 +1,4 @@
-"""A backup is refused when anything in it is not as it was written, and the place is named."""
+"""Damaged backups are rejected, and the error names the location."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def kinds(folder: Path) -> set[str]:
     return {path.suffix for path in files(folder)}
 
 
-def test_what_nobody_touched_is_accepted(whole: Path) -> None:
+def test_an_intact_backup_is_accepted(whole: Path) -> None:
     assert faults(whole) == []
     assert kinds(whole) == {".json", ".parquet", ".sqlite", ".log"}, "the other tests would miss a kind of file"
     assert len(manifest(whole).bases[-1].runs) == 3
 
 
-def test_any_flipped_bit_is_refused(copy: Path) -> None:
+def test_any_flipped_bit_is_detected(copy: Path) -> None:
     source = random.Random(20_261_121)
     for _ in range(FLIPS):
         path = source.choice(files(copy))
@@ -51,7 +51,7 @@ def test_any_flipped_bit_is_refused(copy: Path) -> None:
     assert faults(copy) == []
 
 
-def test_any_shortened_or_lengthened_file_is_refused(copy: Path) -> None:
+def test_any_truncated_or_extended_file_is_detected(copy: Path) -> None:
     source = random.Random(7)
     for path in files(copy):
         data = path.read_bytes()
@@ -61,7 +61,7 @@ def test_any_shortened_or_lengthened_file_is_refused(copy: Path) -> None:
         path.write_bytes(data)
 
 
-def test_any_missing_file_is_refused(copy: Path) -> None:
+def test_any_missing_file_is_detected(copy: Path) -> None:
     for path in files(copy):
         aside = copy.parent / "aside"
         path.rename(aside)
@@ -69,7 +69,7 @@ def test_any_missing_file_is_refused(copy: Path) -> None:
         aside.rename(path)
 
 
-def test_swapped_files_are_refused(copy: Path) -> None:
+def test_swapped_files_are_detected(copy: Path) -> None:
     for first in files(copy):
         second = next(path for path in files(copy) if path.read_bytes() != first.read_bytes())
         one, other = first.read_bytes(), second.read_bytes()
@@ -81,13 +81,13 @@ def test_swapped_files_are_refused(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "stores", f"stores/{NAME}", f"stores/{NAME}/run-000001"])
-def test_an_extra_file_is_refused(copy: Path, place: str) -> None:
+def test_an_extra_file_is_detected(copy: Path, place: str) -> None:
     extra = copy / place / "extra"
     extra.write_text("not ours")
     assert str(extra) in " ".join(faults(copy))
 
 
-def test_the_manifest_of_another_store_is_refused(copy: Path) -> None:
+def test_the_manifest_of_another_store_is_rejected(copy: Path) -> None:
     stores = copy / "stores"
     shutil.copytree(stores / NAME, stores / "other")
     assert faults(copy) == [], "a first backup that was interrupted before it was entered is not counted"
@@ -95,7 +95,7 @@ def test_the_manifest_of_another_store_is_refused(copy: Path) -> None:
         BackupFolder(copy).store("other").read()
 
 
-def test_the_first_bad_record_of_a_journal_is_named(copy: Path) -> None:
+def test_the_first_damaged_frame_of_a_journal_is_named(copy: Path) -> None:
     piece = manifest(copy).bases[-1].pieces[0]
     path = copy / "stores" / NAME / piece.file.path
     flip(path, 100)
@@ -114,7 +114,7 @@ def _restore(folder: Path) -> list[str]:
         return pool.names()
 
 
-def test_a_damaged_file_keeps_a_restore_from_beginning(copy: Path) -> None:
+def test_a_damaged_file_prevents_a_restore(copy: Path) -> None:
     source = random.Random(3)
     used = [copy / "stores" / NAME / file.path for file in manifest(copy).bases[-1].files]
     for path in used:
@@ -126,7 +126,7 @@ def test_a_damaged_file_keeps_a_restore_from_beginning(copy: Path) -> None:
         path.write_bytes(data)
 
 
-def test_verify_tells_what_is_covered(whole: Path) -> None:
+def test_verify_reports_the_covered_range(whole: Path) -> None:
     found = next(iter(verify(BackupFolder(whole))))
     base = found.bases[-1]
     assert (base.last, found.leftovers) == (14, 0)

@@ -1,4 +1,4 @@
-"""A backup or a restore that is killed at any moment leaves what was there before, whole."""
+"""A backup or restore killed at any moment leaves the previous state intact."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def killed(arguments: list[str], begun: Path, source: random.Random) -> bool:
-    """Start a command and kill it some time after it began to write; whether it was still at it."""
+    """Start a command and kill it shortly after it began to write. Return whether it was still running."""
     with Path(os.devnull).open("w") as nothing:
         process = begun_process((), arguments, environment(), nothing, nothing)
     deadline = time.monotonic() + PATIENCE
@@ -46,7 +46,7 @@ def killed(arguments: list[str], begun: Path, source: random.Random) -> bool:
         return process.wait(PATIENCE) != 0
 
 
-def test_a_killed_backup(data: Path, tmp_path: Path) -> None:
+def test_a_killed_backup_keeps_the_previous_one(data: Path, tmp_path: Path) -> None:
     folder, source, cut = tmp_path / "backup", random.Random(5), 0
     with StorePool(settings(data)) as pool:
         ops.backup_one(pool, folder, NAME, BackupOptions(live=False))
@@ -70,7 +70,7 @@ def test_a_killed_backup(data: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_killed_restore(data: Path, tmp_path: Path) -> None:
+def test_a_killed_restore_leaves_no_store(data: Path, tmp_path: Path) -> None:
     folder, source = tmp_path / "backup", random.Random(6)
     with StorePool(settings(data)) as pool:
         ops.backup_one(pool, folder, NAME, BackupOptions(live=False))
