@@ -260,7 +260,7 @@ def test_pauses_grow_with_jitter() -> None:
 
 def test_several_nodes_are_retried_until_the_time_limit() -> None:
     """A store whose machine has died is served again after 10 to 20 s."""
-    refused = Unreachable("nobody answers")
+    refused = Unreachable("no server answers")
     attempts = Attempts(Retries(), addresses=3)
     pauses = [attempts.pause_after(refused, idempotent=True) for _ in range(15)]
     assert all(0.1 * 2 ** (at // 3) <= each <= 0.2 * 2 ** (at // 3) for at, each in enumerate(pauses))
