@@ -159,7 +159,6 @@ class PastDriver(Driver):
     # Restarts and crashes
 
     @override
-    @override
     def crash(self, *under_way: WriteBatch, torn: int = 0) -> None:
         super().crash(*under_way, torn=torn)
         del self.past[self.graph.sequence + 1 :], self.times[self.graph.sequence + 1 :]
