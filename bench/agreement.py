@@ -11,7 +11,7 @@ from bench.server import Client
 
 PATIENCE = 60.0
 """Seconds that indexes have to catch up."""
-_PAGE = 1_000
+_PAGE_NODES = 1_000
 _COUNTS = {"nodes": "MATCH (n:Entity) RETURN count(*)", "edges": "MATCH ()-[r:RELATES_TO]->() RETURN count(*)"}
 
 
@@ -26,33 +26,33 @@ def disagreements(client: Client, store: str) -> list[str]:
         [[count]] = client.call("POST", f"{api}/cypher", {"query": query})["rows"]
         if count != len(rows[kind]):
             wrong.append(f"engine: {count} {kind}, not {len(rows[kind])}")
-    listed, exported = list(_listed(client, api)), sorted(node["id"] for node in rows["nodes"])
+    listed, exported = list(_catalog_ids(client, api)), sorted(node["id"] for node in rows["nodes"])
     if listed != exported:
         missing, alien = sorted({*exported} - {*listed}), sorted({*listed} - {*exported})
         wrong.append(
             f"the catalog lists {len(listed)} of {len(exported)} nodes; missing: {missing[:3]}, unexpected: {alien[:3]}"
         )
-    if _sorted(client.export(f"{store}", f"?as_of={stats['sequence']}")) != _sorted(lines):
+    if _sorted_lines(client.export(f"{store}", f"?as_of={stats['sequence']}")) != _sorted_lines(lines):
         wrong.append("the history as of the last commit differs from the current state")
-    return wrong + _of_indexes(client, api, sum(bool(node["content"]) for node in rows["nodes"]))
+    return wrong + _index_inconsistencies(client, api, sum(bool(node["content"]) for node in rows["nodes"]))
 
 
-def _listed(client: Client, api: str) -> Iterator[str]:
+def _catalog_ids(client: Client, api: str) -> Iterator[str]:
     """Yield all ids in the catalog's order."""
     cursor = ""
     while True:
-        page = client.call("GET", f"{api}/nodes?limit={_PAGE}{cursor}")
+        page = client.call("GET", f"{api}/nodes?limit={_PAGE_NODES}{cursor}")
         yield from (node["id"] for node in page["nodes"])
         if not page.get("next_cursor"):
             return
         cursor = f"&cursor={quote(page['next_cursor'], safe='')}"
 
 
-def _sorted(lines: list[Any]) -> list[str]:
+def _sorted_lines(lines: list[Any]) -> list[str]:
     return sorted(map(repr, lines))
 
 
-def _of_indexes(client: Client, api: str, texts: int) -> list[str]:
+def _index_inconsistencies(client: Client, api: str, texts: int) -> list[str]:
     """Wait until the indexes of the current state have caught up. Return the inconsistencies."""
     end = time.monotonic() + PATIENCE
     while True:

@@ -43,10 +43,10 @@ def violations(history: Iterable[Operation], ends: Mapping[str, Mapping[str, End
     stores: dict[str, list[Operation]] = defaultdict(list)
     for each in history:
         stores[each.store].append(each)
-    return [fault for store, told in sorted(stores.items()) for fault in _of_store(store, told, ends)]
+    return [fault for store, told in sorted(stores.items()) for fault in _check_store(store, told, ends)]
 
 
-def _of_store(store: str, told: list[Operation], ends: Mapping[str, Mapping[str, End]]) -> Iterator[Violation]:
+def _check_store(store: str, told: list[Operation], ends: Mapping[str, Mapping[str, End]]) -> Iterator[Violation]:
     told = sorted(told, key=lambda each: each.began)
     seen = {node: stores.get(store, {}) for node, stores in ends.items()}
     first = next(iter(seen.values()), {})
@@ -56,15 +56,15 @@ def _of_store(store: str, told: list[Operation], ends: Mapping[str, Mapping[str,
             yield Violation("differing", store, f"node {node} differs from {next(iter(seen))}: {odd}")
     writes = [each for each in told if each.kind == "write"]
     for each in writes:
-        yield from _kept(each, first)
-    yield from _apart(store, writes, first)
-    yield from _in_order(writes, first)
+        yield from _check_write(each, first)
+    yield from _check_distinct_commits(store, writes, first)
+    yield from _check_commit_order(writes, first)
     for each in (each for each in told if each.kind == "read" and each.outcome == "ok"):
-        yield from _read(each, first)
-    yield from _fresh(told)
+        yield from _check_read_kept(each, first)
+    yield from _check_read_freshness(told)
 
 
-def _kept(write: Operation, end: End) -> Iterator[Violation]:
+def _check_write(write: Operation, end: End) -> Iterator[Violation]:
     """Check a write against the final content: present at its acknowledged commit, absent if it was rejected."""
     found = end.get(write.value)
     if write.outcome == "ok" and found is None:
@@ -75,7 +75,7 @@ def _kept(write: Operation, end: End) -> Iterator[Violation]:
         yield Violation("untold", write.store, f"{write.value} was rejected, but is present as {found}")
 
 
-def _apart(store: str, writes: list[Operation], end: End) -> Iterator[Violation]:
+def _check_distinct_commits(store: str, writes: list[Operation], end: End) -> Iterator[Violation]:
     """Check that no commit belongs to two writes."""
     for what, pairs in {
         "told": [(each.sequence, each.value) for each in writes if each.outcome == "ok"],
@@ -87,9 +87,9 @@ def _apart(store: str, writes: list[Operation], end: End) -> Iterator[Violation]
                 yield Violation("doubled", store, f"{sequence} was {what} for {first[sequence]} and for {value}")
 
 
-def _in_order(writes: list[Operation], end: End) -> Iterator[Violation]:
+def _check_commit_order(writes: list[Operation], end: End) -> Iterator[Violation]:
     """Check that a write that began after another's acknowledgement has a later commit."""
-    for each, known in _after(writes, lambda other: other.outcome == "ok"):
+    for each, known in _with_last_acknowledged(writes, lambda other: other.outcome == "ok"):
         came = {each.sequence} if each.outcome == "ok" else set[int]()
         came |= {end[each.value]} if each.value in end else set()
         if known is not None and any(sequence < known.sequence for sequence in came):
@@ -97,23 +97,23 @@ def _in_order(writes: list[Operation], end: End) -> Iterator[Violation]:
             yield Violation("reordered", each.store, told)
 
 
-def _fresh(told: list[Operation]) -> Iterator[Violation]:
+def _check_read_freshness(told: list[Operation]) -> Iterator[Violation]:
     """Check that a read returns everything acknowledged before it began, and never goes back in time."""
     reads = [each for each in told if each.kind == "read" and each.outcome == "ok"]
     acknowledged = [each for each in told if each.kind == "write" and each.outcome == "ok"]
     kinds: dict[Literal["stale", "back"], list[Operation]] = {"stale": acknowledged, "back": reads}
     for kind, before in kinds.items():
-        for each, known in _after(reads, lambda _: True, before):
+        for each, known in _with_last_acknowledged(reads, lambda _: True, before):
             if known is not None and each.sequence < known.sequence:
                 yield Violation(kind, each.store, f"{each.sequence} was read, but {known.sequence} was known before")
 
 
-def _read(read: Operation, end: End) -> Iterator[Violation]:
+def _check_read_kept(read: Operation, end: End) -> Iterator[Violation]:
     if read.value not in end:
         yield Violation("lost", read.store, f"{read.value} was read as {read.sequence}, but is missing")
 
 
-def _after(
+def _with_last_acknowledged(
     each_of: list[Operation], counts: Callable[[Operation], bool], among: list[Operation] | None = None
 ) -> Iterator[tuple[Operation, Operation | None]]:
     """Yield each operation, ordered by start, with the highest commit acknowledged before it began."""

@@ -44,17 +44,17 @@ def lacking() -> str | None:
             return f"program {program!r} was not found (packages iproute2 and util-linux)."
     if not Path(sys.executable).with_name("nats-server").exists():
         return "nats-server was not found next to this Python; `make setup` installs it."
-    trial = [*_apart(), "ip", "link", "add", "tried", "type", "bridge"]
+    trial = [*_namespace_command(), "ip", "link", "add", "tried", "type", "bridge"]
     tried = subprocess.run(trial, capture_output=True, check=False)
     return None if tried.returncode == 0 else f"namespaces cannot be created here: {tried.stderr.decode().strip()}."
 
 
 def run_apart(arguments: Sequence[str]) -> int:
     """Run a module of this program in its own namespaces. Return its exit code."""
-    return subprocess.run([*_apart(), sys.executable, "-m", *arguments], check=False).returncode
+    return subprocess.run([*_namespace_command(), sys.executable, "-m", *arguments], check=False).returncode
 
 
-def _apart() -> list[str]:
+def _namespace_command() -> list[str]:
     unshared = ["--net", "--mount", "--pid", "--mount-proc"]
     return ["setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", *unshared]
 
@@ -182,7 +182,7 @@ def machines(
     machine can lose its power and unsynced data. ``before``: source of another version that nodes run until they are
     restarted.
     """
-    _lay_wires()
+    _create_bridge()
     clock = compiled(CLOCK, folder) if faked else None
     each = [Machine(number, folder, clock if number == 0 else None) for number in range(COUNT)]
     servers = NatsServers([machine.server for machine in each])
@@ -210,7 +210,7 @@ def machines(
 
 def settle(each: list[Machine]) -> None:
     """Wait until every node considers every node alive."""
-    _until(partial(_settled, each), "the nodes do not find each other")
+    _wait_until(partial(_is_settled, each), "the nodes do not find each other")
 
 
 def start_server(machine: Machine, among: list[Machine]) -> None:
@@ -218,7 +218,7 @@ def start_server(machine: Machine, among: list[Machine]) -> None:
     machine.server.start([each.server.route for each in among])
 
 
-def _settled(each: list[Machine]) -> bool:
+def _is_settled(each: list[Machine]) -> bool:
     for machine in each:
         with suppress(KgserveError), closing(machine.node.client()) as client:
             status = client.cluster()
@@ -228,7 +228,7 @@ def _settled(each: list[Machine]) -> bool:
     return True
 
 
-def _until(holds: partial[bool], otherwise: str) -> None:
+def _wait_until(holds: partial[bool], otherwise: str) -> None:
     until = time.monotonic() + PATIENCE
     while not holds():
         if time.monotonic() > until:
@@ -236,7 +236,7 @@ def _until(holds: partial[bool], otherwise: str) -> None:
         time.sleep(0.2)
 
 
-def _lay_wires() -> None:
+def _create_bridge() -> None:
     Path("/run/netns").mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
     for line in ("link set lo up", "link add br0 type bridge", f"addr add {NETWORK}.254/24 dev br0"):

@@ -44,11 +44,11 @@ ANSWER_SECONDS = 2.0
 ORDINARY = {"rolling", "move"}
 POWERLESS = {"power", "blackout"}
 LAST = "last"
-_OF_A_MACHINE = (12, 25)
-WANTED: dict[str, tuple[float, float]] = {
+_MACHINE_LOSS_LIMITS_SECONDS = (12, 25)
+GAP_LIMITS_SECONDS: dict[str, tuple[float, float]] = {
     "kill": (3, 3),
     "move": (1, 1),
-    **dict.fromkeys(("loss", "power", "cut"), _OF_A_MACHINE),
+    **dict.fromkeys(("loss", "power", "cut"), _MACHINE_LOSS_LIMITS_SECONDS),
 }
 """Limits in seconds until the first acknowledged write: median and 99th percentile."""
 
@@ -145,7 +145,7 @@ class Site:
         fault = FAULTS[name]
         busiest = Counter(owners.values()).most_common(1)[0][0]
         victim = busiest if fault.at is None else self.machines[fault.at]
-        self._ordinary(name in ORDINARY)
+        self._set_ordinary(name in ORDINARY)
         opened = self._opened()
         since = time.monotonic()
         fault.begin(self.machines, victim)
@@ -156,18 +156,18 @@ class Site:
         self.ended += [f"{name}: {machine.node.name}" for machine in self.machines if machine.revive()]
         settle(self.machines)
         time.sleep(CALM_SECONDS)
-        self._ordinary(ordinary=False)
+        self._set_ordinary(ordinary=False)
         if name == "calm":
             self.causeless += [f"{self._opened() - opened} stores opened without a fault"] * (self._opened() > opened)
         elif name != "move":
-            self._see(name, since, {store for store, machine in owners.items() if machine is victim})
+            self._record_gaps(name, since, {store for store, machine in owners.items() if machine is victim})
         print(f"{name}: {self.summary(name)}", flush=True)
 
     def summary(self, name: str) -> str:
         """Return the measured gaps of a fault as text."""
         own, others = self.gaps[name]
-        figures = f"p50 {_at(own, 0.5):.1f} s, p99 {_at(own, 0.99):.1f} s of {len(own)}"
-        return f"{figures}; others p99 {_at(others, 0.99):.1f} s"
+        figures = f"p50 {_percentile(own, 0.5):.1f} s, p99 {_percentile(own, 0.99):.1f} s of {len(own)}"
+        return f"{figures}; others p99 {_percentile(others, 0.99):.1f} s"
 
     def finish(self) -> dict[str, dict[str, End]]:
         """Stop the visitors. Return the final stores as read from each node that serves them."""
@@ -179,11 +179,13 @@ class Site:
         for machine in self.machines:
             with closing(machine.node.client()) as client, ThreadPoolExecutor(4) as threads:
                 stores = [visitor.store for visitor in self.visitors]
-                read = threads.map(lambda store, client=client, machine=machine: _end(client, store, machine), stores)
+                read = threads.map(
+                    lambda store, client=client, machine=machine: _read_end(client, store, machine), stores
+                )
                 ends[machine.node.name] = dict(zip(stores, read, strict=True))
         return ends
 
-    def _see(self, name: str, since: float, struck: set[str]) -> None:
+    def _record_gaps(self, name: str, since: float, struck: set[str]) -> None:
         for visitor in self.visitors:
             found = gap(visitor.told(), since)
             own, others = self.gaps[name]
@@ -199,7 +201,7 @@ class Site:
                     time.sleep(0.02)
                 self.gaps["move"].own.append(found)
 
-    def _ordinary(self, ordinary: bool) -> None:
+    def _set_ordinary(self, ordinary: bool) -> None:
         for visitor in self.visitors:
             visitor.ordinary = ordinary
 
@@ -207,12 +209,12 @@ class Site:
         return sum(machine.opened for machine in self.machines)
 
 
-def _end(client: Client, store: str, machine: Machine) -> End:
+def _read_end(client: Client, store: str, machine: Machine) -> End:
     client.store(store).move(machine.node.name)
     return {int(node.id): node.sequence for node in client.store(store).nodes() if node.id != LAST}
 
 
-def _at(values: list[float], share: float) -> float:
+def _percentile(values: list[float], share: float) -> float:
     ordered = sorted(values) or [0.0]
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -229,11 +231,11 @@ def run(folder: Path, faults: list[str], seconds: float, stores: int, before: Pa
         while time.monotonic() < until:
             site.befall(faults[count % len(faults)])
             count += 1
-        _judge(report, site, site.finish(), count)
+        _report_results(report, site, site.finish(), count)
     return report
 
 
-def _judge(report: Report, site: Site, ends: dict[str, dict[str, End]], count: int) -> None:
+def _report_results(report: Report, site: Site, ends: dict[str, dict[str, End]], count: int) -> None:
     history = [each for visitor in site.visitors for each in visitor.history]
     outcomes = Counter(f"{each.kind} {each.outcome}" for each in history)
     report.fact("faults", str(count))
@@ -241,8 +243,14 @@ def _judge(report: Report, site: Site, ends: dict[str, dict[str, End]], count: i
     for name, gaps in site.gaps.items():
         what = f"{FAULTS[name].what}: time to the first write"
         report.fact(what, site.summary(name))
-        for share, limit in zip((0.5, 0.99), WANTED.get(name, ()), strict=False):
-            report.at_most(f"    p{share * 100:.0f}", f"{_at(gaps.own, share):.2f} s", _at(gaps.own, share), limit, "s")
+        for share, limit in zip((0.5, 0.99), GAP_LIMITS_SECONDS.get(name, ()), strict=False):
+            report.at_most(
+                f"    p{share * 100:.0f}",
+                f"{_percentile(gaps.own, share):.2f} s",
+                _percentile(gaps.own, share),
+                limit,
+                "s",
+            )
     found = violations(history, ends)
     kinds = Counter(each.kind for each in found)
     report.check("violations", str(dict(kinds)) if found else "none", not found)
@@ -255,7 +263,7 @@ def _judge(report: Report, site: Site, ends: dict[str, dict[str, End]], count: i
     report.notes.append(f"Rejections: {dict(errors)}; calls time out after {ANSWER_SECONDS:.0f} s.")
 
 
-def _chosen(named: str) -> list[str]:
+def _select_faults(named: str) -> list[str]:
     chosen = named.replace(",", " ").split() or [*FAULTS]
     if unknown := set(chosen) - set(FAULTS):
         sys.exit(f"unknown fault: {', '.join(sorted(unknown))}. Faults: {', '.join(FAULTS)}")
@@ -279,7 +287,7 @@ def main() -> int:
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.within is not None:
-        report = run(chosen.within, _chosen(chosen.faults), chosen.seconds, chosen.stores, chosen.before)
+        report = run(chosen.within, _select_faults(chosen.faults), chosen.seconds, chosen.stores, chosen.before)
         report.show()
         return int(report.wrong)
     if why := lacking():

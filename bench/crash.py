@@ -59,7 +59,7 @@ class Crash:
         self._choice = random.Random(seed)
         # Last observed duration of each moment in seconds; kills are spread over it.
         self._windows = {"compaction": 0.4, "compaction_swapping": 0.05, "rebuild": 0.4}
-        self._server = self._started()
+        self._server = self._start_server()
         self._ledgers = [Ledger("crash-0")]
         self._past: dict[str, tuple[int, list[str]]] = {}
         self.slowest_recovery = 0.0
@@ -111,17 +111,17 @@ class Crash:
 
     def _kill_in_moment(self, name: str, moment: str, tally: Tally) -> bool:
         first, last = eager.begins(moment), eager.ends(moment)
-        with Writers(self._server.port, self._ledger, name) as writers, self._asking():
+        with Writers(self._server.port, self._ledger, name) as writers, self._continuous_queries():
             time.sleep(self._choice.uniform(0.1, 1.0))
             began = self._server.wait_event(first, self._server.mark(), PATIENCE)
             time.sleep(self._choice.uniform(0, self._windows.get(moment, 0.005)))
             self._server.kill()
         tally.violations += writers.unexpected
-        self._windows[moment] = self._lasted(first, last) or self._windows.get(moment, 0.005)
+        self._windows[moment] = self._seconds_between(first, last) or self._windows.get(moment, 0.005)
         return began is not None and self._server.is_within(first, last)
 
     @contextmanager
-    def _asking(self) -> Generator[None]:
+    def _continuous_queries(self) -> Generator[None]:
         """Query engine and catalog continuously, so that they follow immediately."""
         ledger, server = self._ledger, self._server
 
@@ -150,7 +150,7 @@ class Crash:
         place = "compaction_started" if phase == "compaction" else "compaction_swapping"
         window = self._windows["compaction" if phase == "compaction" else place]
         since = self._server.mark()
-        with Writers(self._server.port, self._ledger, name, size=LARGE) as writers, self._asking():
+        with Writers(self._server.port, self._ledger, name, size=LARGE) as writers, self._continuous_queries():
             reached = self._provoke(writers, place, since)
             writers.resume()
             before = self._server.mark()
@@ -178,7 +178,7 @@ class Crash:
         tally.violations += writers.unexpected
         reached = False
         for _ in range(self._choice.choice((1, 1, 2))):
-            self._server = self._started()
+            self._server = self._start_server()
             threading.Thread(target=self._ask_for_store, args=(self._server,), daemon=True).start()
             began = self._server.wait_event("rebuild_started", 0, PATIENCE) is not None
             delay = self._choice.uniform(0, self._windows["rebuild"])
@@ -187,7 +187,7 @@ class Crash:
             self._server.kill()
         return reached
 
-    def _started(self) -> Server:
+    def _start_server(self) -> Server:
         return Server(self._data, SETTINGS, module="bench.eager")
 
     def _ask_for_store(self, server: Server) -> None:
@@ -196,30 +196,32 @@ class Crash:
 
     def _recover(self, tally: Tally) -> None:
         start = time.monotonic()
-        self._server = self._started()
+        self._server = self._start_server()
         self._server.wait_ready()
         with self._server.client() as client:
             exported = export_when_open(client, self._ledger.store)
             self.slowest_recovery = max(self.slowest_recovery, time.monotonic() - start)
             tally.violations += self._ledger.verify(exported)
             if exported:
-                tally.violations += self._disagreements(client) + self._forgotten(client)
-        self._windows["rebuild"] = self._lasted("rebuild_started", "rebuild_done") or self._windows["rebuild"]
+                tally.violations += self._projection_differences(client) + self._history_differences(client)
+        self._windows["rebuild"] = self._seconds_between("rebuild_started", "rebuild_done") or self._windows["rebuild"]
 
-    def _disagreements(self, client: Client) -> list[str]:
+    def _projection_differences(self, client: Client) -> list[str]:
         """Return differences between projections and current rows after the projections had time to catch up."""
         store, end = self._ledger.store, time.monotonic() + AGREED_SECONDS
         while True:
             try:
                 wrong = [f"{store}: {text}" for text in agreement.disagreements(client, store)]
-                wrong += [text for unit in self._ledger.settled_units()[-SEARCHED:] for text in self._searched(unit)]
+                wrong += [
+                    text for unit in self._ledger.settled_units()[-SEARCHED:] for text in self._search_faults(unit)
+                ]
             except ServerFailed as error:
                 wrong = [f"{store}: {error}"]
             if not wrong or time.monotonic() > end:
                 return wrong
             time.sleep(0.1)
 
-    def _forgotten(self, client: Client) -> list[str]:
+    def _history_differences(self, client: Client) -> list[str]:
         """Return differences between the history and the last export; keep the current export for the next round."""
         store = self._ledger.store
         before = self._past.get(store)
@@ -229,7 +231,7 @@ class Crash:
             return []
         return [f"{store}: the history as of {before[0]} has changed"]
 
-    def _searched(self, unit: Unit) -> list[str]:
+    def _search_faults(self, unit: Unit) -> list[str]:
         """Search for the nodes of a unit, waiting for the last commit. Return a message if any are missing."""
         with self._server.client() as client:
             api = f"/api/memory/{self._ledger.store}"
@@ -245,7 +247,7 @@ class Crash:
         wanted = {key[0] for key in unit.rows(unit.allowed[0]) if len(key) == 1}
         return [] if found == wanted else [f"search finds {len(found)} of the {len(wanted)} nodes of {unit.name}"]
 
-    def _lasted(self, first: str, last: str) -> float | None:
+    def _seconds_between(self, first: str, last: str) -> float | None:
         """Return the seconds between two lines of the current server's log."""
         start, end = (self._server.wait_event(name, 0, 0.0) for name in (first, last))
         if start is None or end is None or end["timestamp"] < start["timestamp"]:
@@ -253,11 +255,11 @@ class Crash:
         return (datetime.fromisoformat(end["timestamp"]) - datetime.fromisoformat(start["timestamp"])).total_seconds()
 
     def _examine(self, tally: Tally) -> None:
-        lasted = self._lasted("compaction_started", "compaction_done")
+        lasted = self._seconds_between("compaction_started", "compaction_done")
         self._windows["compaction"] = lasted or self._windows["compaction"]
         self._server.stop()
         consult(self._data, self._ledger.store, tally)
-        self._server = self._started()
+        self._server = self._start_server()
 
 
 def kill_rounds(rounds: int, seed: int) -> list[Tally]:

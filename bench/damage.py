@@ -222,7 +222,7 @@ def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
         copy = shutil.copytree(folders.data, scratch / "data", symlinks=True)
         path = copy / case.file
         DAMAGES[case.damage](path, folders.older / case.file)
-        damaged = _look(path)
+        damaged = _read_folder(path)
         try:
             now = answer_folder(copy)
         except KgserveError as error:
@@ -230,7 +230,7 @@ def try_case(folders: Folders, case: Case, before: Answers) -> Outcome:
         except Exception as error:  # noqa: BLE001 - any error that prevents a folder from opening is a finding
             verdict, remark = STUCK, f"{type(error).__name__}: {error}"
         else:
-            verdict, remark = judge(case, before, now, changed=_look(path) != damaged)
+            verdict, remark = judge(case, before, now, changed=_read_folder(path) != damaged)
     return Outcome(case, verdict, remark.replace("\n", " ")[:300], time.monotonic() - started)
 
 
@@ -251,7 +251,7 @@ def judge(case: Case, before: Answers, now: Answers, *, changed: bool) -> tuple[
     return SILENT, "; ".join(f"{name}: {str(each)[:120]}" for name, each in islice(silent.items(), 4))
 
 
-def _look(path: Path) -> Any:
+def _read_folder(path: Path) -> Any:
     if path.is_file() and not path.is_symlink():
         return path.read_bytes()
     return path.is_symlink(), path.is_dir(), path.exists()
@@ -268,10 +268,10 @@ def run(folders: Folders, cases: Iterable[Case], processes: int) -> list[Outcome
     # The settings are in the environment, which the processes inherit.
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         coming = [pool.submit(try_case, folders, case, before) for case in cases]
-        return [_noted(number, len(coming), each.result()) for number, each in enumerate(coming, 1)]
+        return [_print_progress(number, len(coming), each.result()) for number, each in enumerate(coming, 1)]
 
 
-def _noted(number: int, count: int, outcome: Outcome) -> Outcome:
+def _print_progress(number: int, count: int, outcome: Outcome) -> Outcome:
     print(f"{number}/{count} {outcome.case.file} {outcome.case.damage}: {outcome.verdict}", file=sys.stderr, flush=True)
     return outcome
 

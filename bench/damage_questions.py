@@ -37,14 +37,14 @@ def answer(library: Library, data: Path) -> Answers:
     """Answer all questions, without volatile fields; a rejected question is answered with its message."""
     store = library.store("s")
     questions = {
-        **_of_present(library, store),
-        **_of_past(store),
-        **_of_searches(store),
-        **_of_memories(store),
+        **_current_state_questions(library, store),
+        **_history_questions(store),
+        **_search_questions(store),
+        **_memory_questions(store),
         "audit": lambda: newest_records(data, 100),
         "keys": lambda: read_keys(data),
     }
-    return {name: _plain(question) for name, question in questions.items()}
+    return {name: _plain_answer(question) for name, question in questions.items()}
 
 
 def is_refusal(answer: Any) -> bool:
@@ -52,7 +52,7 @@ def is_refusal(answer: Any) -> bool:
     return isinstance(answer, str) and answer.startswith(REFUSED)
 
 
-def _of_present(library: Library, store: Store) -> dict[str, Question]:
+def _current_state_questions(library: Library, store: Store) -> dict[str, Question]:
     edges = "MATCH (n:Entity)-[]->(m) RETURN n.id, m.id, n.content ORDER BY n.id, m.id"
     return {
         "accesses": lambda: [(each.id, each.access_count) for each in store.memories().memories],
@@ -70,20 +70,20 @@ def _of_present(library: Library, store: Store) -> dict[str, Question]:
         "schema": store.describe_schema,
         "statement": lambda: store.cypher(edges),
         "export": lambda: list(store.export()),
-        "stores": lambda: _listed(library),
+        "stores": lambda: _list_stores(library),
         "counts": lambda: (found := store.stats()) and (found.nodes, found.edges, found.types, found.digest),
         "settings": store.settings,
     }
 
 
-def _listed(library: Library) -> list[tuple[str, int]]:
+def _list_stores(library: Library) -> list[tuple[str, int]]:
     stores = library.stores().stores
     if damaged := [each.name for each in stores if each.state == "damaged"]:
         raise KgserveError(f"listed as damaged: {damaged}")
     return [(each.name, each.nodes) for each in stores]
 
 
-def _of_past(store: Store) -> dict[str, Question]:
+def _history_questions(store: Store) -> dict[str, Question]:
     last = store.stats().sequence
     found: dict[str, Question] = {
         f"nodes as of {at}": lambda at=at: list(store.nodes(as_of=str(at))) for at in range(1, last + 1)
@@ -96,7 +96,7 @@ def _of_past(store: Store) -> dict[str, Question]:
     }
 
 
-def _of_searches(store: Store) -> dict[str, Question]:
+def _search_questions(store: Store) -> dict[str, Question]:
     last = store.stats().sequence
 
     def found(query: str, **wanted: Any) -> list[str]:
@@ -111,7 +111,7 @@ def _of_searches(store: Store) -> dict[str, Question]:
     }
 
 
-def _of_memories(store: Store) -> dict[str, Question]:
+def _memory_questions(store: Store) -> dict[str, Question]:
     return {
         "memories": store.memories,
         "entities": store.entities,
@@ -121,16 +121,16 @@ def _of_memories(store: Store) -> dict[str, Question]:
     }
 
 
-def _plain(question: Question) -> Any:
+def _plain_answer(question: Question) -> Any:
     try:
-        return _stripped(msgspec.to_builtins(question()))
+        return _without_volatile_fields(msgspec.to_builtins(question()))
     except KgserveError as error:
         return f"{REFUSED}{error.message}"
 
 
-def _stripped(value: Any) -> Any:
+def _without_volatile_fields(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _stripped(each) for key, each in value.items() if key not in VOLATILE}
+        return {key: _without_volatile_fields(each) for key, each in value.items() if key not in VOLATILE}
     if isinstance(value, list | tuple):
-        return [_stripped(each) for each in value]
+        return [_without_volatile_fields(each) for each in value]
     return round(value, 4) if isinstance(value, float) else value

@@ -38,7 +38,7 @@ def ends(moment: str) -> str:
     return f"{moment}_ends"
 
 
-def _said(moment: str, work: Callable[..., Any]) -> Callable[..., Any]:
+def _log_moment(moment: str, work: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(work)
     def saying(*arguments: Any, **named: Any) -> Any:
         log.info(begins(moment))
@@ -50,22 +50,22 @@ def _said(moment: str, work: Callable[..., Any]) -> Callable[..., Any]:
     return saying
 
 
-def _hurry() -> None:
+def _reduce_limits() -> None:
     small = partial(view.FoldLimits, rows=FOLD_ROWS, share=0.05, bytes=FOLD_ROWS << 10)
     replaced: list[tuple[Any, str, Any]] = [
         (view, "FoldLimits", small),
         (compaction, "MEBIBYTE", COMPACTED_BYTES),
-        (view, "fold", _said("base", fold.fold)),
-        (Journal, "append", _said("append", Journal.append)),
-        (EngineProjection, "_apply", _said("engine", vars(EngineProjection)["_apply"])),
-        (Catalog, "apply", _said("catalog", Catalog.apply)),
-        (History, "take", _said("history", History.take)),
-        (KeywordIndex, "write", _said("index", KeywordIndex.write)),
+        (view, "fold", _log_moment("base", fold.fold)),
+        (Journal, "append", _log_moment("append", Journal.append)),
+        (EngineProjection, "_apply", _log_moment("engine", vars(EngineProjection)["_apply"])),
+        (Catalog, "apply", _log_moment("catalog", Catalog.apply)),
+        (History, "take", _log_moment("history", History.take)),
+        (KeywordIndex, "write", _log_moment("index", KeywordIndex.write)),
     ]
     for owner, name, value in replaced:
         setattr(owner, name, value)
 
 
 if __name__ == "__main__":
-    _hurry()
+    _reduce_limits()
     main()

@@ -46,11 +46,11 @@ def bombs(*, quick: bool) -> Report:
     }
     chosen = [bomb for kind in BOMBS.values() for bomb in kind[: 1 if quick else None]]
     report = Report(f"bombs: {len(chosen)} statements of {len(BOMBS)} kinds, of {NODES:,} nodes of 8,000 bytes")
-    with _filled(settings, "abcdefghij" * 800) as (server, client):
-        with _others(server) as before:
+    with _server_with_stores(settings, "abcdefghij" * 800) as (server, client):
+        with _concurrent_requests(server) as before:
             time.sleep(3)
         own, longest, largest, statuses = _mebibytes(server.pid), 0.0, 0.0, Counter[int]()
-        with _others(server) as meanwhile, _watch(server) as peaks:
+        with _concurrent_requests(server) as meanwhile, _watch(server) as peaks:
             for bomb in chosen:
                 status, _, seconds = _ask(client, STORE, bomb)
                 statuses[status] += 1
@@ -121,18 +121,18 @@ def struck(*, quick: bool) -> Report:
     """Crash, kill or stop engine processes while they read, follow and write."""
     rounds = 9 if quick else 100
     report = Report(f"struck: {rounds} signals to engine processes of a small store")
-    with _filled(HASHING | {"query_timeout": 10.0}, "a few words") as (server, client):
+    with _server_with_stores(HASHING | {"query_timeout": 10.0}, "a few words") as (server, client):
         client.settle(STORE)
-        with _others(server) as before:
+        with _concurrent_requests(server) as before:
             time.sleep(3)
         back: Durations = {}
         played = Rounds(server, client)
         kinds = [(work, blow) for work in played.at for blow in BLOWS]
-        with _others(server) as meanwhile:
+        with _concurrent_requests(server) as meanwhile:
             for number in range(rounds):
                 work, blow = kinds[number % len(kinds)]
                 back.setdefault(f"{blow.name} in mid-{work}", []).append(1000 * played.strike(number, work, blow))
-        _check_kept(report, client, played.acknowledged)
+        _check_acknowledged(report, client, played.acknowledged)
         report.fact("rounds without a process to signal", str(played.missed))
         for what, each in back.items():
             report.at_most(f"{what}: Cypher back after", str(times(each)), max(each), 2000, "ms")
@@ -140,7 +140,7 @@ def struck(*, quick: bool) -> Report:
     return report
 
 
-def _check_kept(report: Report, client: Client, acknowledged: dict[str, str]) -> None:
+def _check_acknowledged(report: Report, client: Client, acknowledged: dict[str, str]) -> None:
     exported = {line["id"]: line.get("content") for line in client.export(STORE) if line["kind"] == "node"}
     every = {"query": "MATCH (e:Entity {type: 'w'}) RETURN e.id, e.content", "max_rows": 100_000}
     rows: list[Any] = client.call("POST", f"/api/memory/{STORE}/cypher", every)["rows"]
@@ -157,7 +157,7 @@ def _ask(client: Client, store: str, query: str, **more: object) -> tuple[int, A
 
 
 @contextmanager
-def _filled(settings: dict[str, object], content: str) -> Generator[tuple[Server, Client]]:
+def _server_with_stores(settings: dict[str, object], content: str) -> Generator[tuple[Server, Client]]:
     """Yield a server with both stores and their engines open."""
     with serving(settings) as (server, client):
         for store, text in ((STORE, content), (OTHER, "a few words")):
@@ -173,7 +173,7 @@ def _filled(settings: dict[str, object], content: str) -> Generator[tuple[Server
 
 
 @contextmanager
-def _others(server: Server) -> Generator[Durations]:
+def _concurrent_requests(server: Server) -> Generator[Durations]:
     """Yield concurrent durations in ms: statements on the other store, and traversals of the struck one."""
     asked = {
         "a statement of another store": request(

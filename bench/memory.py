@@ -63,12 +63,12 @@ def _disagreements(client: Client, model: Model, mode: str, questions: int) -> l
             wanted.setdefault("entity", one.about[0][0])
         query = some_words(chance, one)
         hits = _recall(client, query, mode=mode, limit=MOST, **wanted)["hits"]
-        if reason := _difference(model, mode, query, wanted, hits):
+        if reason := _describe_difference(model, mode, query, wanted, hits):
             found.append(f"{mode} {number}: {reason}: {query!r} {wanted}")
     return found
 
 
-def _difference(model: Model, mode: str, query: str, wanted: Mapping[str, Any], hits: list[Any]) -> str:
+def _describe_difference(model: Model, mode: str, query: str, wanted: Mapping[str, Any], hits: list[Any]) -> str:
     surely, perhaps = model.passing(wanted, graph=mode == "graph")
     ids = {hit["id"] for hit in hits}
     if not ids <= perhaps:

@@ -30,7 +30,7 @@ HALF_LIFE = 30 * DAY
 MIN_CONFIDENCE = 0.1
 DEPTH = 2
 # Values this close to a bound may be on either side of it at the time of the request.
-_EDGE = 2e-4
+_BOUND_TOLERANCE = 2e-4
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -93,11 +93,12 @@ def entities() -> list[Named]:
     """Return entities, each related to some others, the first ones to many."""
     chance = random.Random(SEED + 1)
     return [
-        Named(f"e{number}", f"Entity {number}", chance.choice(KINDS), _related(chance)) for number in range(ENTITIES)
+        Named(f"e{number}", f"Entity {number}", chance.choice(KINDS), _draw_relations(chance))
+        for number in range(ENTITIES)
     ]
 
 
-def _related(chance: random.Random) -> list[tuple[str, float, float]]:
+def _draw_relations(chance: random.Random) -> list[tuple[str, float, float]]:
     drawn = [(int(chance.random() ** 2 * ENTITIES), chance.random(), chance.random()) for _ in range(3)]
     # The last of two relations between the same entities is kept.
     return [*{other: (f"e{other}", round(one, 3), round(two, 3)) for other, one, two in drawn}.values()]
@@ -106,10 +107,10 @@ def _related(chance: random.Random) -> list[tuple[str, float, float]]:
 def memories(texts: Sequence[str], now: float) -> list[Made]:
     """Return a memory of each text, created before ``now``. Few types, tags and entities are frequent."""
     chance = random.Random(SEED + 2)
-    return [_made(chance, number, text, now) for number, text in enumerate(texts)]
+    return [_make_memory(chance, number, text, now) for number, text in enumerate(texts)]
 
 
-def _made(chance: random.Random, number: int, text: str, now: float) -> Made:
+def _make_memory(chance: random.Random, number: int, text: str, now: float) -> Made:
     about = {f"e{int(chance.random() ** 3 * ENTITIES)}": round(chance.uniform(0.3, 1.0), 3) for _ in range(2)}
     return Made(
         f"m{number:06}",
@@ -140,11 +141,11 @@ class Model:
         self.made = {each.id: each for each in made}
         self.now = now
         self._embedder = embedder
-        self._related: dict[str, list[tuple[str, float]]] = {}
+        self._relations: dict[str, list[tuple[str, float]]] = {}
         for one in named:
             for other, strength, confidence in one.related:
-                self._related.setdefault(one.id, []).append((other, strength * confidence))
-                self._related.setdefault(other, []).append((one.id, strength * confidence))
+                self._relations.setdefault(one.id, []).append((other, strength * confidence))
+                self._relations.setdefault(other, []).append((one.id, strength * confidence))
         self._vectors = embedder.embed([each.content for each in made])
         with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
             # Tokenization is not under test.
@@ -160,12 +161,12 @@ class Model:
 
     def passing(self, filters: Mapping[str, Any], *, graph: bool) -> tuple[set[str], set[str]]:
         """Return the memories that certainly pass, and those that may because their confidence is at the bound."""
-        fits = [each for each in self.made.values() if self._fits(each, filters, graph=graph)]
+        fits = [each for each in self.made.values() if self._passes_filters(each, filters, graph=graph)]
         least = filters.get("min_confidence", MIN_CONFIDENCE)
-        surely = {each.id for each in fits if self.worth(each) >= least * (1 + _EDGE)}
-        return surely, surely | {each.id for each in fits if self.worth(each) >= least * (1 - _EDGE)}
+        surely = {each.id for each in fits if self.worth(each) >= least * (1 + _BOUND_TOLERANCE)}
+        return surely, surely | {each.id for each in fits if self.worth(each) >= least * (1 - _BOUND_TOLERANCE)}
 
-    def _fits(self, made: Made, filters: Mapping[str, Any], *, graph: bool) -> bool:
+    def _passes_filters(self, made: Made, filters: Mapping[str, Any], *, graph: bool) -> bool:
         created = stamp(made.created)
         return (
             ("types" not in filters or made.type in filters["types"])
@@ -195,7 +196,7 @@ class Model:
         for _ in range(DEPTH):
             further: dict[str, float] = {}
             for one, strength in level.items():
-                for other, worth in self._related.get(one, ()):
+                for other, worth in self._relations.get(one, ()):
                     further[other] = max(further.get(other, 0.0), strength * worth)
             level = further
             best = {key: max(best.get(key, 0.0), level.get(key, 0.0)) for key in (*best, *level)}

@@ -60,7 +60,7 @@ State = Register | Gone | None
 def applied(register: State, step: Step) -> tuple[State, Answer]:
     """Return the register after a step, and the step's answer."""
     if not isinstance(register, Register):
-        return _applied_to_nothing(register, step)
+        return _apply_to_missing_key(register, step)
     version = register.version + 1
     match step.kind:
         case "read":
@@ -77,7 +77,7 @@ def applied(register: State, step: Step) -> tuple[State, Answer]:
             return Register(step.value, version, register.heads), step.kind == "set"
 
 
-def _applied_to_nothing(gone: Gone | None, step: Step) -> tuple[State, Answer]:
+def _apply_to_missing_key(gone: Gone | None, step: Step) -> tuple[State, Answer]:
     version = 1 if gone is None else gone.version + 1
     match step.kind:
         case "inject":
@@ -124,7 +124,7 @@ class Operation(msgspec.Struct, kw_only=True):
         return f"{self.who}: {self.step.kind}{value}{based_on} → {told}, commit {self.sequence or '?'}, {at}"
 
 
-class _Possible(NamedTuple):
+class _PossibleState(NamedTuple):
     """A possible state: the register's content, and the operations in progress that have taken effect."""
 
     register: State
@@ -142,7 +142,7 @@ class Checker:
         self._restarts = restarts
         self._pending: set[int] = set()
         self._over: set[int] = set()
-        self._possible = {_Possible(None, frozenset())}
+        self._possible = {_PossibleState(None, frozenset())}
         self.widest = 1
 
     def violation(self) -> str | None:
@@ -150,27 +150,27 @@ class Checker:
         for _, ends, place in _events(self._history):
             if not ends:
                 self._pending.add(place)
-                self._possible = {self._looked(each) for each in self._possible}
+                self._possible = {self._with_reads_applied(each) for each in self._possible}
                 continue
             before = {each.register for each in self._possible}
-            self._possible = self._ended(place)
+            self._possible = self._states_after_end(place)
             self.widest = max(self.widest, len(self._possible))
             if not self._possible:
-                return self._described(place, before)
+                return self._describe_violation(place, before)
             self._pending.discard(place)
             self._over.add(place)
         return None
 
-    def _ended(self, place: int) -> set[_Possible]:
+    def _states_after_end(self, place: int) -> set[_PossibleState]:
         """Return the possible states after an operation's end, in all of which it has taken effect if it had to."""
         undone = {each for each in self._possible if place not in each.done}
-        found = undone.copy() if self._history[place].unknown else set[_Possible]()
+        found = undone.copy() if self._history[place].unknown else set[_PossibleState]()
         met = set(self._possible)
         waiting = list(met)
         while waiting:
             each = waiting.pop()
             if place in each.done:
-                found.add(_Possible(each.register, each.done - {place}))
+                found.add(_PossibleState(each.register, each.done - {place}))
                 continue
             for following in self._followers(each):
                 if following not in met:
@@ -178,32 +178,32 @@ class Checker:
                     waiting.append(following)
         return found
 
-    def _followers(self, possible: _Possible) -> Iterable[_Possible]:
+    def _followers(self, possible: _PossibleState) -> Iterable[_PossibleState]:
         for place in self._pending - possible.done:
             operation = self._history[place]
-            if operation.only_looks or not self._may_come(operation, possible.done):
+            if operation.only_looks or not self._can_take_effect(operation, possible.done):
                 continue
             register, answer = applied(possible.register, operation.step)
             register = None if self._restarts and isinstance(register, Gone) else register
             if operation.unknown or answer == operation.answer:
-                yield self._looked(_Possible(register, possible.done | {place}))
+                yield self._with_reads_applied(_PossibleState(register, possible.done | {place}))
 
-    def _looked(self, possible: _Possible) -> _Possible:
+    def _with_reads_applied(self, possible: _PossibleState) -> _PossibleState:
         """Return the state with all matching read-only operations applied; delaying them would not help."""
         register, done = possible
         fitting = [
             place
             for place in self._pending - done
             if (operation := self._history[place]).only_looks
-            and self._may_come(operation, done)
+            and self._can_take_effect(operation, done)
             and applied(register, operation.step)[1] == operation.answer
         ]
-        return _Possible(register, done.union(fitting)) if fitting else possible
+        return _PossibleState(register, done.union(fitting)) if fitting else possible
 
-    def _may_come(self, operation: Operation, done: frozenset[int]) -> bool:
+    def _can_take_effect(self, operation: Operation, done: frozenset[int]) -> bool:
         return all(place in done or place in self._over for place in operation.after)
 
-    def _described(self, place: int, before: set[State]) -> str:
+    def _describe_violation(self, place: int, before: set[State]) -> str:
         beside = [self._history[other] for other in sorted(self._pending - {place})]
         states = ", ".join(
             sorted(f"{each.value}@{each.version}" if isinstance(each, Register) else "nothing" for each in before)

@@ -117,18 +117,18 @@ class Visitor:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._site.up.wait(), 0.1)
             if self._site.up.is_set():
-                await self._come()
+                await self._visit_server()
 
-    async def _come(self) -> None:
+    async def _visit_server(self) -> None:
         site, life = self._site, self._site.life
         try:
-            await self._visit(life)
+            await self._run_operations(life)
         except Exception as error:  # noqa: BLE001  # a broken connection raises errors of its transport
             if site.up.is_set() and site.life == life:
                 site.problem(f"{self._name}: {error!r}")
                 await asyncio.sleep(0.5)
 
-    async def _visit(self, life: int) -> None:
+    async def _run_operations(self, life: int) -> None:
         site = self._site
         async with self._face.visit(site.url):
             while site.up.is_set() and site.life == life and not site.over:

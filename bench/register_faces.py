@@ -94,10 +94,9 @@ class Rest(Face):
             yield
 
     @override
-    @override
     async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
         if step.kind == "set" or (step.kind == "delete" and in_cypher):
-            return await self._changed(key, step)
+            return await self._change_by_cypher(key, step)
         match step.kind:
             case "inject":
                 return _injected(key, await self._send("POST", "/inject", _batch(key, step.value)))
@@ -110,13 +109,12 @@ class Rest(Face):
                 return _deleted(await self._send("DELETE", f"/nodes/{key}"))
 
     @override
-    @override
     async def look(self, way: str, key: str, sought: Sought) -> Looked:
         if way == "cypher":
             return _rows(key, (await self._send("POST", "/cypher", _question(key)))["rows"])
-        return await (self._look_at_edge(way, key) if key in EDGES else self._look_at_node(way, key, sought))
+        return await (self._read_edge(way, key) if key in EDGES else self._read_node(way, key, sought))
 
-    async def _look_at_node(self, way: str, key: str, sought: Sought) -> Looked:
+    async def _read_node(self, way: str, key: str, sought: Sought) -> Looked:
         match way:
             case "node":
                 found = await self._send("GET", f"/nodes/{key}", missing={"node": None})
@@ -130,7 +128,7 @@ class Rest(Face):
             case _:
                 return _nodes([key], (await self._send("POST", "/traverse", {"start_id": key, "depth": 0}))["nodes"])
 
-    async def _look_at_edge(self, way: str, key: str) -> Looked:
+    async def _read_edge(self, way: str, key: str) -> Looked:
         match way:
             case "walk":
                 return _edges(EDGES, (await self._send("POST", "/traverse", {"start_id": ANCHOR, "depth": 1}))["edges"])
@@ -140,7 +138,7 @@ class Rest(Face):
             case _:
                 return _edges(EDGES, (await self._send("GET", f"/nodes/{ANCHOR}/{way}"))["edges"])
 
-    async def _changed(self, key: str, step: Step) -> Told:
+    async def _change_by_cypher(self, key: str, step: Step) -> Told:
         name, part = ("e", "weight") if key in EDGES else ("n", "content")
         what = (
             f"SET {name}.{part} = $value" if step.kind == "set" else "DELETE e" if key in EDGES else "DETACH DELETE n"
@@ -182,7 +180,6 @@ class Tools(Face):
             yield
 
     @override
-    @override
     async def write(self, key: str, step: Step, *, in_cypher: bool) -> Told:
         del in_cypher
         match step.kind:
@@ -197,13 +194,12 @@ class Tools(Face):
                 return _deleted(await self._call("delete_graph_entity", {"id": key}))
 
     @override
-    @override
     async def look(self, way: str, key: str, sought: Sought) -> Looked:
         if way == "cypher":
             return _rows(key, (await self._call("query_cypher", _question(key)))["rows"])
-        return await (self._look_at_edge(way) if key in EDGES else self._look_at_node(way, key, sought))
+        return await (self._read_edge(way) if key in EDGES else self._read_node(way, key, sought))
 
-    async def _look_at_node(self, way: str, key: str, sought: Sought) -> Looked:
+    async def _read_node(self, way: str, key: str, sought: Sought) -> Looked:
         match way:
             case "entity":
                 found = await self._read("get_entity", {"id": key}, missing={"node": None})
@@ -217,7 +213,7 @@ class Tools(Face):
             case _:
                 return _nodes([key], (await self._read("traverse_knowledge_graph", {"start_id": key}))["nodes"])
 
-    async def _look_at_edge(self, way: str) -> Looked:
+    async def _read_edge(self, way: str) -> Looked:
         if way == "relations":
             return _edges(EDGES, (await self._read("list_relations", {"id": ANCHOR}))["edges"])
         return _edges(EDGES, (await self._read("traverse_knowledge_graph", {"start_id": ANCHOR}))["edges"])

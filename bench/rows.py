@@ -93,14 +93,14 @@ def walks(ground: Ground, *, quick: bool) -> Report:
                 served.append(answer.milliseconds)
                 differing += _rows(answer.body) != _rows(held[0])
             took, s, h = times(served), times(near).p50, _health(wire)
-            _within(report, f"depth {depth}", took.p50, str(took), h + s, f"/health {h:.3g} + SQLite {s:.3g}")
+            _at_most(report, f"depth {depth}", took.p50, str(took), h + s, f"/health {h:.3g} + SQLite {s:.3g}")
             report.check(f"depth {depth}: answers that differ from SQLite's", str(differing), differing == 0)
-        most = times([_deepest(wire, start) for start in starts[: 3 if quick else 30]])
+        most = times([_longest_traversal_seconds(wire, start) for start in starts[: 3 if quick else 30]])
         report.at_most("depth 10, at most 10,000 nodes: longest", str(most), most.longest, 1000, "ms")
     return report
 
 
-def _deepest(wire: Wire, start: str) -> float:
+def _longest_traversal_seconds(wire: Wire, start: str) -> float:
     return wire.ask(
         request("POST", f"{API}/traverse", {"start_id": start, "depth": 10, "max_nodes": 10_000})
     ).milliseconds
@@ -127,10 +127,10 @@ def writes(ground: Ground, *, quick: bool) -> Report:
                 near.append(clock(lambda batch=batch: database.inject(batch)))
             took, s, h, f = times(served), times(near).p50, _health(wire), fdatasync(data)
             base = f"/health {h:.3g} + fdatasync {f:.3g} + 4 SQLite {s:.3g}"
-            _within(report, f"inject, {what}", took.p50, str(took), h + f + 4 * s, base)
+            _at_most(report, f"inject, {what}", took.p50, str(took), h + f + 4 * s, base)
         before = client.call("GET", f"{API}/stats")["nodes"]
         seconds = 2 if quick else 6
-        one, many = (_written(server, ground, clients, seconds) for clients in (1, WRITERS))
+        one, many = (_count_injects(server, ground, clients, seconds) for clients in (1, WRITERS))
         report.compare(f"{WRITERS} clients", f"{many / seconds:,.0f}/s", f"1 client {one / seconds:,.0f}/s", many / one)
         added = client.call("GET", f"{API}/stats")["nodes"] - before
         report.check("nodes written by them", f"{added:,} of {5 * (one + many):,}", added == 5 * (one + many))
@@ -151,7 +151,7 @@ def _updated(batch: dict[str, Any]) -> dict[str, Any]:
     return {"nodes": nodes, "edges": [edge | {"weight": 0.6} for edge in batch["edges"]]}
 
 
-def _written(server: Server, ground: Ground, clients: int, seconds: float) -> int:
+def _count_injects(server: Server, ground: Ground, clients: int, seconds: float) -> int:
     """Return the number of injects that several clients make in a time."""
     counts, end = list[int](), time.monotonic() + seconds
 
@@ -185,7 +185,7 @@ def loading(ground: Ground, *, quick: bool) -> Report:
                 f"import, {label}", f"{total / first:,.0f} rows/s", f"SQLite {total / near:,.0f}", near / first
             )
             report.check(f"created, {label}", f"{created:,}", created == total)
-            behind = _caught_up(wire, len(ground.rows.edges))
+            behind = _seconds_until_caught_up(wire, len(ground.rows.edges))
             report.compare(f"engine caught up, {label}", f"{behind:.2f} s later", f"bare {bare:.2f} s", behind / bare)
             exported = wire.ask(request("GET", f"{API}/export"))
             lines = exported.body.count(b"\n")
@@ -196,7 +196,7 @@ def loading(ground: Ground, *, quick: bool) -> Report:
     return report
 
 
-def _caught_up(wire: Wire, edges: int) -> float:
+def _seconds_until_caught_up(wire: Wire, edges: int) -> float:
     """Return the seconds until a statement finds all edges."""
     start = time.perf_counter()
     while _until_answered(wire, request("POST", f"{API}/cypher", {"query": COUNT})).json()["rows"] != [[edges]]:
@@ -232,7 +232,7 @@ def statements(ground: Ground, *, quick: bool) -> Report:
             served.append(wire.ask(_point(id_)).milliseconds)
             bare.append(clock(lambda id_=id_: engine.run(POINT, {"id": id_})))
         quiet, b, h = times(served), times(bare).p50, _health(wire)
-        _within(report, "point query", quiet.p50, str(quiet), 1.3 * (b + h), f"1.3 (/health {h:.3g} + bare {b:.3g})")
+        _at_most(report, "point query", quiet.p50, str(quiet), 1.3 * (b + h), f"1.3 (/health {h:.3g} + bare {b:.3g})")
     return report
 
 
@@ -246,21 +246,21 @@ def search(ground: Ground, *, quick: bool) -> Report:
     embedder = load_embedder(settings.load(HASHING))
     queries = [" ".join(node["content"].split()[:6]) for node in choice.sample(ground.rows.nodes, 40 if quick else 200)]
     with serving(HASHING, ground.copy("searched")) as (server, _), Wire(server.port) as wire:
-        served = times([_searched(wire, query) for query in [*queries[:10], *queries]][10:])
+        served = times([_time_search(wire, query) for query in [*queries[:10], *queries]][10:])
         e = times([clock(lambda query=query: embedder.embed([query])) for query in queries]).p50
-        _within(report, "hybrid", served.p50, str(served), e + 5, f"embedding {e:.3g} + 5 ms")
+        _at_most(report, "hybrid", served.p50, str(served), e + 5, f"embedding {e:.3g} + 5 ms")
     embedder.close()
     return report
 
 
-def _searched(wire: Wire, query: str) -> float:
+def _time_search(wire: Wire, query: str) -> float:
     return wire.ask(request("POST", f"{API}/search", {"query": query, "mode": "hybrid"})).milliseconds
 
 
 def killed(ground: Ground, *, quick: bool) -> Report:
     """Measure the first answer, traversal and statement after kills in the middle of writes."""
     report, data, [start] = Report(f"after a kill: {ground.title}"), ground.copy("killed"), ground.ids(1, 1)
-    found = [_restarted(data, start, number) for number in range(3 if quick else 8)]
+    found = [_kill_and_restart(data, start, number) for number in range(3 if quick else 8)]
     answered, walked, asked = (max(column) for column in zip(*found[1:], strict=True))
     report.fact("start to the first answer, longest", f"{answered:.2f} s")
     report.at_most("first answer to a walk of depth 3, longest", f"{walked:.2f} s", walked, 1, "s")
@@ -268,7 +268,7 @@ def killed(ground: Ground, *, quick: bool) -> Report:
     return report
 
 
-def _restarted(data: Path, start: str, number: int) -> tuple[float, float, float]:
+def _kill_and_restart(data: Path, start: str, number: int) -> tuple[float, float, float]:
     began = time.monotonic()
     server = Server(data, HASHING)
     with Wire(server.port) as wire:
@@ -289,7 +289,7 @@ def _health(wire: Wire) -> float:
     return times([wire.ask(HEALTH).milliseconds for _ in range(100)]).p50
 
 
-def _within(report: Report, what: str, value: float, figure: str, limit: float, base: str) -> None:
+def _at_most(report: Report, what: str, value: float, figure: str, limit: float, base: str) -> None:
     """Add a figure with a limit that was measured in the same run."""
     report.compare(what, figure, f"{base} = {limit:.3g} ms", value / limit, ("≤", 1.0))
 

@@ -72,17 +72,17 @@ class Client:
     def call(self, method: str, path: str, value: object = None) -> Any:
         """Send `value` as JSON and return the decoded answer. Raises ServerFailed on any status but 2xx."""
         reply = self.send(method, path, None if value is None else msgspec.json.encode(value))
-        return self._checked(method, path, reply).json()
+        return self._require_success(method, path, reply).json()
 
     def upload(self, store: str, blocks: Iterable[bytes]) -> Any:
         """Stream NDJSON into a store. Return the import's answer."""
         path = f"/api/memory/{store}/import"
-        return self._checked("POST", path, self.send("POST", path, blocks, "x-ndjson")).json()
+        return self._require_success("POST", path, self.send("POST", path, blocks, "x-ndjson")).json()
 
     def export(self, store: str, question: str = "") -> list[Any]:
         """Return all decoded lines of a store; `question` is the query of the URL, such as `?as_of=7`."""
         path = f"/api/memory/{store}/export{question}"
-        reply = self._checked("GET", path, self.send("GET", path))
+        reply = self._require_success("GET", path, self.send("GET", path))
         decode = msgspec.json.Decoder().decode
         return [decode(line) for line in reply.body.splitlines()]
 
@@ -105,7 +105,7 @@ class Client:
         self._connection.close()
 
     @staticmethod
-    def _checked(method: str, path: str, reply: Reply) -> Reply:
+    def _require_success(method: str, path: str, reply: Reply) -> Reply:
         if not 200 <= reply.status < 300:
             raise ServerFailed(f"{method} {path}: {reply.status} {reply.body[:500].decode(errors='replace')}")
         return reply
@@ -141,7 +141,7 @@ class Server:
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self.pid = self._process.pid
-        self.port = self._listen()
+        self.port = self._wait_for_port()
 
     def client(self, timeout: float = 600.0) -> Client:
         """Return a new connection."""
@@ -214,11 +214,11 @@ class Server:
     def kill(self) -> None:
         """Kill the process, as a power cut would. Raises ServerFailed when it had already exited."""
         ended = self._process.poll()
-        self._end()
+        self._wait_for_exit()
         if ended is not None:
             raise ServerFailed(f"the server had already exited with code {ended}; log: {self.log_tail()}")
 
-    def _end(self) -> None:
+    def _wait_for_exit(self) -> None:
         self._process.kill()
         self._process.wait()
         self._close_pipes()
@@ -252,7 +252,7 @@ class Server:
             if pipe is not None:
                 pipe.close()
 
-    def _listen(self) -> int:
+    def _wait_for_port(self) -> int:
         assert self._process.stdout is not None
         guard = threading.Timer(START_SECONDS, self._process.kill)
         guard.start()
@@ -262,7 +262,7 @@ class Server:
                     return int(found[1])
         finally:
             guard.cancel()
-        self._end()
+        self._wait_for_exit()
         raise ServerFailed(f"the server did not start; log: {self.log_tail()}")
 
     def _read_log(self) -> None:

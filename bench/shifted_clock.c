@@ -1,5 +1,5 @@
-/* A time of day that is off, for a program that preloads this: by the seconds that the file SHIFT_FILE holds just now, a
- * signed number of eight bytes. Clocks that measure durations, and sleeps by them, are as they are. */
+/* Preloaded library that shifts the time of day by the seconds in SHIFT_FILE, a signed number of eight bytes that may
+ * change at any time. Clocks that measure durations, and sleeps, are not affected. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

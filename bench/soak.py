@@ -40,9 +40,9 @@ KILLED_FOR = 0.6
 LIFE_SECONDS = (8.0, 30.0)
 BACKUP_SECONDS = 60.0
 PATIENCE = 120.0
-GROWTH = 1.2
+MAX_MEMORY_RATIO = 1.2
 """Maximum ratio of memory in the last to the second quarter of the undisturbed time."""
-MORE = {"threads": 6.0, "descriptors": 16.0}
+MAX_GROWTH = {"threads": 6.0, "descriptors": 16.0}
 """Maximum growth of other figures; a compaction or rebuild may be in progress."""
 
 
@@ -75,9 +75,9 @@ class Watch:
     def judge(self) -> list[str]:
         """Return the figures that grew too much."""
         wrong: list[str] = []
-        if self.quarter(3, "memory") > GROWTH * self.quarter(1, "memory"):
+        if self.quarter(3, "memory") > MAX_MEMORY_RATIO * self.quarter(1, "memory"):
             wrong.append(f"memory grew: {self}")
-        for field, most in MORE.items():
+        for field, most in MAX_GROWTH.items():
             if self.quarter(3, field) - self.quarter(1, field) > most:
                 wrong.append(f"{field} grew: {self}")
         return wrong
@@ -151,24 +151,24 @@ class Soak:
         with self._server.client() as client:
             for ledger in self.ledgers:
                 client.call("PUT", f"/api/memory/{ledger.store}")
-        self._admit()
+        self._admit_writers()
         for each in (*self._writers, *self._readers, *self._hearers, self._backups):
             each.start()
         until = begun + KILLED_FOR * self._seconds
         while (left := until - time.monotonic()) > 0:
-            self._pass(min(self._choice.uniform(*LIFE_SECONDS), left))
+            self._run_for(min(self._choice.uniform(*LIFE_SECONDS), left))
             self._kill()
         self.watch = Watch(self._server)
-        self._pass(max(begun + self._seconds - time.monotonic(), LIFE_SECONDS[0]))
+        self._run_for(max(begun + self._seconds - time.monotonic(), LIFE_SECONDS[0]))
         self.site.violations += self.watch.judge()
         self._finish()
 
-    def _admit(self) -> None:
+    def _admit_writers(self) -> None:
         self._backups.lives += 1
         self.site.starts(self._server)
         self.site.opens()
 
-    def _pass(self, seconds: float) -> None:
+    def _run_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.watch.take()
@@ -193,7 +193,7 @@ class Soak:
         self._compare()
         self.slowest = max(self.slowest, time.monotonic() - start)
         self.watch = Watch(self._server)
-        self._admit()
+        self._admit_writers()
 
     def _compare(self) -> None:
         with self._server.client() as client:
@@ -207,7 +207,7 @@ class Soak:
 
     def _finish(self) -> None:
         self.site.rests()
-        self._hear_to_the_end()
+        self._check_listeners()
         self.site.over.set()
         for each in (*self._writers, *self._readers, *self._hearers, self._backups):
             each.join(PATIENCE)
@@ -223,7 +223,7 @@ class Soak:
             consult(self._data, ledger.store, tally)
         self.site.violations += tally.violations
 
-    def _hear_to_the_end(self) -> None:
+    def _check_listeners(self) -> None:
         """Check that listeners have received every acknowledged commit once."""
         for hearer, ledger in zip(self._hearers, self.ledgers, strict=True):
             written = {at: n for each in self._writers if each.writes_to(ledger) for at, n in each.events.items()}

@@ -25,7 +25,7 @@ UNITS = 24
 SIZE = 200
 WRITE_SECONDS = 0.15
 READ_SECONDS = 0.1
-BREATH = (9.0, 2.5)
+DUTY_CYCLE_SECONDS = (9.0, 2.5)
 """Seconds of writing and of pause, common to all writers, so that compaction finds an idle store."""
 STARTING_SECONDS = 30.0
 """Seconds after a start in which 503 is allowed, while stores and indexes open."""
@@ -147,11 +147,10 @@ class Writer(Visitor):
         self.events: dict[int, int] = {}
 
     @override
-    @override
     def visit(self) -> None:
         with Client(self.site.port, timeout=60) as client:
             while not self.site.over.wait(WRITE_SECONDS * self.choice.random() * 2):
-                if time.monotonic() % sum(BREATH) > BREATH[0] or not self.site.may_write():
+                if time.monotonic() % sum(DUTY_CYCLE_SECONDS) > DUTY_CYCLE_SECONDS[0] or not self.site.may_write():
                     continue
                 try:
                     self._step(client)
@@ -185,7 +184,6 @@ class Reader(Visitor):
         self._stores, self._units = list(stores), list(units)
 
     @override
-    @override
     def visit(self) -> None:
         with Client(self.site.port, timeout=60) as client:
             while not self.site.over.wait(READ_SECONDS * self.choice.random() * 2):
@@ -206,9 +204,9 @@ class Reader(Visitor):
             case 7:
                 self.site.judge("stats", client.send("GET", f"{api}/stats"))
             case _:
-                self._look(client, api, unit)
+                self._check_unit(client, api, unit)
 
-    def _look(self, client: Client, api: str, unit: str) -> None:
+    def _check_unit(self, client: Client, api: str, unit: str) -> None:
         query = "MATCH (n:Entity) WHERE n.id STARTS WITH $unit RETURN n.content"
         reply = self._send(client, "cypher", f"{api}/cypher", {"query": query, "params": {"unit": f"{unit}/"}})
         if reply.status == 200:
@@ -238,17 +236,16 @@ class Hearer(Visitor):
         self._place = (0, 0)
 
     @override
-    @override
     def visit(self) -> None:
         stay = time.monotonic() + self.choice.uniform(1, 20)
         with Listener(self.site.port, self._path, self._last_id, timeout=3.0) as listener:
             if listener.status != 200:
-                self._refused(listener)
+                self._report_refusal(listener)
                 return
             self.site.count("stream")
             with suppress(TimeoutError):
                 for told in listener.events():
-                    self._hear(told)
+                    self._record_event(told)
                     if time.monotonic() > stay:
                         break
             self._last_id = listener.last_id
@@ -257,12 +254,12 @@ class Hearer(Visitor):
         """Return True if all commits up to ``sequence`` were received."""
         return int(self._last_id.partition("-")[0]) >= sequence
 
-    def _refused(self, listener: Listener) -> None:
+    def _report_refusal(self, listener: Listener) -> None:
         self.site.count(f"stream: {listener.status}")
         if listener.status not in (404, 429, 503) or (listener.status == 503 and not self.site.is_moving):
             self.site.violate(f"{self.name}: {listener.status} after {self._last_id}: {listener.problem()}")
 
-    def _hear(self, told: Told) -> None:
+    def _record_event(self, told: Told) -> None:
         self._last_id = told.id
         if told.kind in ("dropped", "index_ready"):  # belongs to no commit and has no position
             self.site.count(told.kind)

@@ -168,7 +168,7 @@ def _download(apt: Path) -> Path:
     apt.mkdir(parents=True, exist_ok=True)
     if _apt(apt, "download", PACKAGE) != 0:
         # The machine's package lists are missing or old: fetch private lists, which needs no root.
-        own = _own_lists(apt)
+        own = _fetch_package_lists(apt)
         if _apt(apt, *own, "update") != 0 or _apt(apt, *own, "download", PACKAGE) != 0:
             raise Unavailable(f"apt-get could not download {PACKAGE}")
     return next(apt.glob(f"{PACKAGE}_*.deb"))
@@ -182,7 +182,7 @@ def _apt(folder: Path, *arguments: str) -> int:
     ).returncode
 
 
-def _own_lists(apt: Path) -> list[str]:
+def _fetch_package_lists(apt: Path) -> list[str]:
     for name in ("lists/partial", "archives/partial"):
         (apt / name).mkdir(parents=True, exist_ok=True)
     places = {"Dir::State::lists": apt / "lists", "Dir::Cache": apt, "Dir::State::status": os.devnull}

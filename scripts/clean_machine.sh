@@ -1,9 +1,9 @@
 #!/bin/sh
-# Proves README.md's two commands on a machine that has nothing of kgserve: a tarball of the repository, unpacked in an
-# empty folder, with an empty HOME and no environment but PATH and what pip and npm need to reach their indexes.
+# Test README.md's two commands on a machine without kgserve: unpack a tarball of the repository in an empty folder,
+# with an empty HOME and no environment except PATH and what pip and npm need to reach their indexes.
 #
-# Usage: clean_machine.sh [TARBALL]        without one, of the commit that is checked out
-#   PARTS="serve test"    what is proved; ARGS="-k words" goes to `make test`
+# Usage: clean_machine.sh [TARBALL]        default: a tarball of the current commit
+#   PARTS="serve test"    commands to test; ARGS="-k words" goes to `make test`
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -31,7 +31,7 @@ server_process() {
     sed -n 's/.*"pid":\([0-9]*\).*/\1/p' "$folder/kgserve/kgserve-data/server.json" 2>/dev/null || true
 }
 
-# Run a command there as somebody would who has just logged in for the first time.
+# Run a command there with the environment of a first login.
 afresh() {
     (
         cd "$folder/kgserve"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes constraints.txt from a fresh environment with the newest versions that pyproject.toml allows.
+# Write constraints.txt from a fresh environment with the newest versions that pyproject.toml allows.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

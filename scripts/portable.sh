@@ -1,6 +1,6 @@
 #!/bin/sh
-# Has the extension of hnswlib in an environment run on any x86-64 processor: builds it again if it was compiled for the
-# machine's own processor, as by an earlier set-up or a wheel in pip's cache. Usage: portable.sh PYTHON
+# Make the hnswlib extension of an environment run on any x86-64 processor: rebuild it if it was compiled for this
+# machine's processor, as by an earlier setup or a wheel in pip's cache. Usage: portable.sh PYTHON
 set -eu
 python=$1
 extension=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("hnswlib").origin)')

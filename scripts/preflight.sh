@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says in one sentence what this machine lacks for set-up, if anything. Usage: preflight.sh PYTHON
+# Report in one sentence what this machine lacks for setup, if anything. Usage: preflight.sh PYTHON
 python=${1:-python3}
 
 lacks() {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The part of the tests that shows whether kgserve works at all, with every other Python that this machine has: those on
-# PATH, and those of pyenv. One that is not there, or for which a dependency cannot be installed, is passed by.
+# Run basic tests with every other Python version on this machine: those on PATH, and those of pyenv. Versions that are
+# missing, or for which a dependency cannot be installed, are skipped.
 set -u
 own=$1
 parts="tests/cli/test_health.py tests/cli/test_stores.py"

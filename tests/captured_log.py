@@ -1,4 +1,4 @@
-"""Log lines of one test, apart from those of other tests' servers in the same process."""
+"""Capture of one test's log lines, separate from those of other tests' servers in the same process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from structlog.typing import EventDict, WrappedLogger
 
 @contextmanager
 def capture_log(**own: object) -> Generator[list[EventDict]]:
-    """Collect the lines that have these fields, whichever thread writes them; without fields, the lines of this thread.
+    """Collect the lines with the given fields from all threads; without fields, the lines of this thread.
 
-    A field may be bound to the context, and a set stands for any of its members. The level that was configured before
-    does not matter: lines of every level are collected, with it as ``log_level``. Other lines are dropped meanwhile.
+    A field may be bound to the context; a set matches any of its members. Lines of every level are collected, with the
+    level as ``log_level``, whatever level is configured. Other lines are dropped meanwhile.
     """
     found, thread = list[EventDict](), threading.get_ident()
 

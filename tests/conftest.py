@@ -10,9 +10,9 @@ import httpx
 import pytest
 from threadpoolctl import threadpool_limits
 
-import tests.authorities  # pyright: ignore[reportUnusedImport]  # before clients are made
-import tests.engines  # pyright: ignore[reportUnusedImport]  # before anything of the engine is imported
-import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # what `examples` reads must be there before tests are collected
+import tests.authorities  # pyright: ignore[reportUnusedImport]  # before clients are created
+import tests.engines  # pyright: ignore[reportUnusedImport]  # before the engine is imported
+import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # before tests are collected, which read `examples`
 from kgserve.platform import log
 from tests.patience import REQUEST_SECONDS, be_patient, wait_long_for_answers
 from tests.platform.access.keys import client, given
@@ -22,30 +22,31 @@ from tests.server.http.serving import Served, serving
 move_to_memory()
 be_patient()
 wait_long_for_answers()
-# As in a server's process: threads of numpy would spin at the cost of other tests, rows be looked through for garbage.
+# As in a server process: numpy's threads would spin at the expense of other tests, and garbage collection would scan
+# rows.
 threadpool_limits(1, user_api="blas")
 gc.set_threshold(100_000, 50, 100)
 _numbers = count(1)
 
-# A run that was put into the background ignores it, and so would every program that a test starts and interrupts.
+# A run in the background ignores SIGINT, and would pass that on to every program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", type=int, metavar="SEED", help="modules in another order, and the tests of each, too")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="random order of modules, and of tests within each")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if (seed := config.getoption("--shuffle")) is not None:
         order = Random(seed)
         places = {item.path: order.random() for item in items}
-        # Those of a module stay together: they share what it has started.
+        # Tests of a module stay together, because they share fixtures.
         items.sort(key=lambda item: (places[item.path], order.random()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collecting makes stays to the end, and two fifths of its time went into looking for garbage among it."""
+    """Collect tests without garbage collection, which would take two fifths of the time."""
     gc.disable()
     try:
         return (yield)
@@ -55,30 +56,30 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_sessionfinish() -> None:
-    """Garbage is found once; whoever looks for it after that, again and again, need not look at all that is left."""
+    """Freeze the remaining objects after one collection, so that later collections need not scan them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One HTTP server for all tests of a worker process; each test uses stores of its own."""
+    """Yield one HTTP server for all tests of a worker process; each test uses its own stores."""
     log.configure("json", "info")
-    # A busy machine has not always carried out a statement in 10 s.
+    # A busy machine may take more than 10 s for a statement.
     with serving(tmp_path_factory.mktemp("served") / "data", query_timeout=REQUEST_SECONDS) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def http(served: Served) -> Iterator[httpx.Client]:
-    """A client of that server."""
+    """Yield a client of the shared server."""
     with httpx.Client(base_url=served.url, timeout=REQUEST_SECONDS) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that asks for keys."""
+    """Yield a server that requires API keys."""
     data = tmp_path_factory.mktemp("keyed") / "data"
     given(data, "read", name="the first")
     with serving(data) as running:
@@ -87,18 +88,18 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def admin(keyed: Served) -> Iterator[httpx.Client]:
-    """A client of that server that may do anything."""
+    """Yield an administrator's client of that server."""
     with client(keyed.url, given(keyed.data, "admin", name="admin")) as http:
         yield http
 
 
 @pytest.fixture
 def store() -> str:
-    """The name of a store that no other test uses."""
+    """Return the name of a store that no other test uses."""
     return f"store-{next(_numbers)}"
 
 
 @pytest.fixture
 def api(store: str) -> str:
-    """The path of that store."""
+    """Return the API path of that store."""
     return f"/api/memory/{store}"

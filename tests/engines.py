@@ -1,4 +1,4 @@
-"""The engine that tests run with: the one that KGSERVE_ENGINE names, in this process and in those of its stores."""
+"""The engine under test: the one that KGSERVE_ENGINE names, in this process and in those of its stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is made up and tried: the same few among all other tests, many and others in `make fuzz` and `make soak`."""
+"""Sizes of generated tests: few fixed examples in ordinary runs, many random ones in `make fuzz` and `make soak`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 
 
 def is_thorough() -> bool:
-    """Whether the profile of `make fuzz` and `make soak` was chosen; known by the time that modules of tests load."""
+    """Return True under the profile of `make fuzz` and `make soak`; available when test modules are imported."""
     return settings.get_current_profile_name() == "thorough"
 
 
 def examples(few: int, steps: int = 50, times: int = 20) -> settings:
-    """The same few examples each time; with `--hypothesis-profile thorough` so many ``times`` more, others each time.
+    """Return settings for ``few`` fixed examples; under `--hypothesis-profile thorough`, ``times`` as many random ones.
 
-    ``steps`` is how many rules of a machine are followed in each.
+    ``steps`` is the number of rules per run of a state machine.
     """
     return settings(
         max_examples=few * times if is_thorough() else few,
@@ -37,6 +37,6 @@ def examples(few: int, steps: int = 50, times: int = 20) -> settings:
 
 
 def some(every: Sequence[Case], *few: Case) -> Sequence[Case]:
-    """These few cases; with `--hypothesis-profile thorough` every one."""
+    """Return these few cases; with `--hypothesis-profile thorough`, every case."""
     assert set(few) <= set(every)
     return every if is_thorough() else few

@@ -1,4 +1,4 @@
-"""Use cases asked as a mouth asks them, for tests that hold a pool."""
+"""Calls of use cases, as interfaces make them, for tests that hold a pool."""
 
 from __future__ import annotations
 

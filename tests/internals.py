@@ -1,4 +1,4 @@
-"""What no answer may show: where the program and its data are, what it is made of, and how it failed."""
+"""Check that answers do not reveal paths, libraries, or stack traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTERNALS = re.compile(f"{_FAILURES}|{_PARTS}|{re.escape(str(_PROGRAM))}|_memor
 
 
 def assert_no_internals(text: str, *folders: Path) -> None:
-    """The text of an answer, with its headers or without; ``folders`` are data folders that it may not name."""
+    """Assert that an answer's text reveals no internals; ``folders`` are data folders that it must not name."""
     found = _INTERNALS.search(text)
     assert found is None, f"{found and found[0]!r} in {text[:1000]}"
     for folder in folders:

@@ -1,4 +1,4 @@
-"""What is waited for shortly, since somebody waits, may take longer beside other tests: they have more patience."""
+"""Longer timeouts for tests, which run concurrently and slow each other down."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ REQUEST_SECONDS = 60.0
 
 
 def be_patient() -> None:
-    """Let recalls and reflections wait until indexes have caught up, and reads as of a moment for the history."""
-    setattr(reflect, "MEMORY_JOB_TIMEOUT_SECONDS", SECONDS)  # noqa: B010 - it is imported there
+    """Let recalls and reflections wait longer for the indexes, and reads as of a moment for the history."""
+    setattr(reflect, "MEMORY_JOB_TIMEOUT_SECONDS", SECONDS)  # noqa: B010 - imported by name there
     recall_stores.RECALL_INDEX_TIMEOUT_SECONDS = as_of_graph.HISTORY_CATCH_UP_TIMEOUT_SECONDS = SECONDS
 
 
 def wait_long_for_answers() -> None:
-    """Give requests of httpx that name no timeout a minute: after its 5 s a busy machine has not always answered."""
+    """Set the default timeout of httpx to a minute; its 5 s are too short on a busy machine."""
     for part in ("connect", "read", "write", "pool"):
         setattr(DEFAULT_TIMEOUT_CONFIG, part, REQUEST_SECONDS)

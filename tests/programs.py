@@ -1,4 +1,4 @@
-"""Programs of others that tests need: who lacks one skips them, unless a variable says that it must be there."""
+"""External programs of tests; tests are skipped without them, unless a variable requires them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 
 def program(name: str, required: str, package: str = "") -> str:
-    """The path of a program, which a Debian ``package`` brings; where the variable ``required`` says so, it must be."""
-    found = which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")  # noqa: TID251 - it is no setting
+    """Return the path of a program from a Debian ``package``; fail without it if the variable ``required`` says so."""
+    found = which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")  # noqa: TID251 - not a setting
     if found is not None:
         return found
-    message = f"there is no {name}, so nothing was tried with it; `apt-get install {package or name}` brings it"
-    if os.environ.get(required) == "required":  # noqa: TID251 - as above
+    message = f"{name} was not found; `apt-get install {package or name}` installs it"
+    if os.environ.get(required) == "required":  # noqa: TID251 - not a setting
         pytest.fail(message)
     pytest.skip(message)

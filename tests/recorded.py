@@ -1,4 +1,4 @@
-"""Python programs whose file system calls are recorded, and what a power loss would leave of their work."""
+"""Python programs with recorded file operations, and the disk states after a power loss."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from bench.preloading import COMPILER
 ROOT = Path(__file__).parents[1]
 SEED = 1
 
-needs_compiler = pytest.mark.skipif(not shutil.which(COMPILER), reason="a C compiler makes what records the calls")
+needs_compiler = pytest.mark.skipif(not shutil.which(COMPILER), reason="a C compiler is needed for the recorder")
 
 
 class Recorded:
-    """An empty folder, and the record of what programs do to it; `said` is how long that was when they said a word."""
+    """An empty folder, and the record of programs' operations on it.
+
+    `said` maps a program's words to record lengths.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.data, self.left, self._record = folder / "data", folder / "left", folder / "record"
@@ -34,11 +37,11 @@ class Recorded:
 
     @property
     def length(self) -> int:
-        """Of the record, in bytes."""
+        """Length of the record in bytes."""
         return self._record.stat().st_size
 
     def run(self, program: str, *arguments: str, environment: Mapping[str, str]) -> None:
-        """Run a program on the folder, which it has in ``data``; it may ``say`` words, and end as it likes."""
+        """Run a program on the folder, available as ``data``; it may ``say`` words and exit as it likes."""
         head = (
             "import os, sys\nfrom pathlib import Path\ndata, record = Path(sys.argv[1]), Path(sys.argv[2])\n"
             "def say(what): print('said', what, record.stat().st_size, flush=True)\n"
@@ -52,7 +55,7 @@ class Recorded:
         self.said |= {what: int(at) for _, what, at in lines}
 
     def states(self, moments: Mapping[int, str]) -> Iterator[int]:
-        """For each length of the record and manner of loss, in order: the length, with `left` as the disk has it."""
+        """Yield each length of the record per manner of loss, in order, with `left` as the disk's state."""
         choice = random.Random(SEED)
         with self._record.open("rb") as file:
             records = disk.records(file)

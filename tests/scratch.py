@@ -1,6 +1,6 @@
-"""Where tests keep their data: in memory where there is room for it, since each sync waits for a disk.
+"""Temporary folder of tests: in memory if there is enough space, because syncs to disk are slow.
 
-`TMPDIR` overrides it, and a run's folder goes with it. One that a killed run has left goes when the next begins.
+`TMPDIR` overrides it. A run removes its folder at the end, and those of killed runs at the start.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - what is made there has a name of its own
+MEMORY = Path("/dev/shm")  # noqa: S108 - entries have unique names
 PREFIX = "kgserve-tests-"
-ROOM = 4 << 30  # a whole run leaves about 1 GiB
+ROOM = 4 << 30  # a whole run needs about 1 GiB
 
 
 def move_to_memory() -> None:
-    """Let this process, and those that it begins, take a folder in memory for what is temporary."""
-    if "TMPDIR" in os.environ or not _has_room():  # noqa: TID251 - it is no setting
+    """Put temporary files of this process and its children into a folder in memory."""
+    if "TMPDIR" in os.environ or not _has_room():  # noqa: TID251 - not a setting
         return
     _clear()
     folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix=PREFIX))
     assert _locked(folder) is not None
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # noqa: TID251 - programs that tests begin see it as well
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # noqa: TID251 - also for programs that tests start
     atexit.register(_remove, folder, os.getpid())
 
 
 def _has_room() -> bool:
-    """A container usually has 64 MiB there, and some systems have no such folder."""
+    """Return True if there is enough space; containers usually have 64 MiB, and some systems no such folder."""
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         return False
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -46,7 +46,7 @@ def _clear() -> None:
 
 
 def _locked(folder: Path) -> int | None:
-    """Hold the folder for as long as this process lives; None if another does."""
+    """Lock the folder for the lifetime of this process; return None if another process holds the lock."""
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,6 +57,6 @@ def _locked(folder: Path) -> int | None:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """What was forked from this process ends without taking the folder along."""
+    """Remove the folder, unless called in a process forked from the owner."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

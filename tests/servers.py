@@ -1,4 +1,4 @@
-"""Servers of the standard library beside a test."""
+"""Servers of the standard library for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Server = TypeVar("_Server", bound=BaseServer)
 
 @contextmanager
 def served(server: _Server) -> Generator[_Server]:
-    """A server that answers in a thread of its own for as long as the block runs."""
+    """Yield a server that answers in its own thread for the duration of the block."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), name=type(server).__name__)
         thread.start()

@@ -19,17 +19,17 @@ def write(root: Path, **files: str) -> Path:
 
 
 def a_system(root: Path, groups: str) -> Path:
-    """Eight gibibytes, and a process in some control groups."""
+    """Write the files of a system with 8 GiB and a process in some control groups."""
     return write(root, proc__meminfo="MemTotal:  8388608 kB\nMemFree: 1 kB\n", proc__self__cgroup=groups)
 
 
-def test_memory_is_what_is_installed_where_no_group_limits_it(tmp_path: Path) -> None:
+def test_memory_is_the_installed_memory_without_a_group_limit(tmp_path: Path) -> None:
     assert machine(tmp_path, a_system(tmp_path, "0::/a/b\n")).memory == 8 * GIBIBYTE
     write(tmp_path, **{"sys__fs__cgroup__a__memory.max": "max\n"})
     assert machine(tmp_path, tmp_path).memory == 8 * GIBIBYTE
 
 
-def test_the_least_limit_of_the_groups_counts(tmp_path: Path) -> None:
+def test_the_lowest_group_limit_applies(tmp_path: Path) -> None:
     a_system(tmp_path, "1:cpu:/\n0::/a/b\n")
     write(tmp_path, **{"sys__fs__cgroup__a__b__memory.max": f"{3 * GIBIBYTE}", "sys__fs__cgroup__a__memory.max": "max"})
     assert machine(tmp_path, tmp_path).memory == 3 * GIBIBYTE
@@ -39,26 +39,26 @@ def test_the_least_limit_of_the_groups_counts(tmp_path: Path) -> None:
     assert machine(tmp_path, tmp_path).memory == GIBIBYTE
 
 
-def test_groups_of_the_first_version_count_too(tmp_path: Path) -> None:
+def test_limits_of_cgroup_v1_apply(tmp_path: Path) -> None:
     a_system(tmp_path, "4:cpu,memory:/docker/x\n0::/\n")
     write(tmp_path, **{"sys__fs__cgroup__memory__memory.limit_in_bytes": f"{GIBIBYTE}"})
     assert machine(tmp_path, tmp_path).memory == GIBIBYTE
 
 
-def test_what_cannot_be_found_out_is_not_compared(tmp_path: Path) -> None:
+def test_unknown_limits_are_not_compared(tmp_path: Path) -> None:
     found = machine(tmp_path / "nothing", tmp_path)
     assert found == Machine(None, None)
     assert excesses(Settings(engine_processes=1_000_000), found) == []
 
 
-def test_this_machine_has_memory_and_a_disk(tmp_path: Path) -> None:
+def test_memory_and_disk_of_this_machine_are_found(tmp_path: Path) -> None:
     found = machine(tmp_path)
     assert found.memory is not None
     assert found.memory > 64 * MEBIBYTE
     assert found.disk
 
 
-def test_each_limit_that_alone_allows_more_is_told(tmp_path: Path) -> None:
+def test_each_limit_exceeded_alone_is_reported(tmp_path: Path) -> None:
     large = Machine(1 << 50, 1 << 50)
     small = Machine(2 * GIBIBYTE, GIBIBYTE)
     chosen = settings(tmp_path, engine_processes=2, engine_memory_mb=1024, max_open_stores=8, max_connections=8)
@@ -74,6 +74,6 @@ def test_each_limit_that_alone_allows_more_is_told(tmp_path: Path) -> None:
     assert excesses(more, small) == [Excess("engines", "engine_processes * engine_memory_mb", 3072, 2048)]
 
 
-def test_what_is_told_names_settings_that_there_are() -> None:
+def test_reported_excesses_name_existing_settings() -> None:
     names = {name for each in excesses(Settings(), Machine(1, 1)) for name in re.findall(r"[a-z_]{4,}", each.settings)}
     assert names <= set(Settings.__struct_fields__)

@@ -1,4 +1,4 @@
-"""A test sees its own log lines, whatever other tests' servers in the same process write."""
+"""A test captures only its own log lines, despite other tests' servers in the same process."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bench.power_loss import disk
-from bench.power_loss.disk import MANNERS
+from bench.power_loss.disk import LOSS_MODES
 from bench.power_loss.examining import examine
 from bench.power_loss.recording import Recording, compile_recorder
 from bench.server import end_when_told
@@ -31,7 +31,7 @@ class PowerLoss:
     """Random disk states and the violations found."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.tallies = {manner: Tally(f"unsynced: {manner}") for manner in MANNERS}
+        self.tallies = {manner: Tally(f"unsynced: {manner}") for manner in LOSS_MODES}
         self.slowest = 0.0
         self._folder = folder
         self._seed = seed
@@ -43,7 +43,7 @@ class PowerLoss:
         while done < count:
             recording = Recording(Path(tempfile.mkdtemp(dir=self._folder)), self._recorder, self._seed)
             recording.run()
-            self.tallies[MANNERS[0]].violations += recording.unexpected
+            self.tallies[LOSS_MODES[0]].violations += recording.unexpected
             some = min(STATES_PER_RECORDING, count - done)
             self._examine(recording, some, done)
             done, self._seed = done + some, self._seed + 1
@@ -59,15 +59,17 @@ class PowerLoss:
         choice = random.Random(recording.seed)
         now = recording.disk()
         with recording.file.open("rb") as file:
-            moments = _moments(recording.file, count, choice)
+            moments = _record_lengths(recording.file, count, choice)
             for each in disk.records(file):
                 while moments and moments[0] < each.end:
-                    self._look(now, recording, moments.pop(0), random.Random(f"{recording.seed}-{number}"), number)
+                    self._check_one(now, recording, moments.pop(0), random.Random(f"{recording.seed}-{number}"), number)
                     number += 1
                 now.take(each)
 
-    def _look(self, now: disk.Disk, recording: Recording, position: int, choice: random.Random, number: int) -> None:
-        manner = MANNERS[number % len(MANNERS)]
+    def _check_one(
+        self, now: disk.Disk, recording: Recording, position: int, choice: random.Random, number: int
+    ) -> None:
+        manner = LOSS_MODES[number % len(LOSS_MODES)]
         tally = self.tallies[manner]
         left = recording.file.with_name("left")
         tally.rounds += 1
@@ -81,7 +83,7 @@ class PowerLoss:
         shutil.rmtree(left)
 
 
-def _moments(file: Path, count: int, choice: random.Random) -> list[int]:
+def _record_lengths(file: Path, count: int, choice: random.Random) -> list[int]:
     """Return sorted lengths of the record: half of them random, half just after changes of names."""
     with file.open("rb") as opened:
         found = [(each.kind in disk.NAMES, each.end) for each in disk.records(opened)]

@@ -190,7 +190,7 @@ class Disk:
         return folder, name
 
 
-MANNERS = ("nothing more", "zeros", "torn", "pages", "anything")
+LOSS_MODES = ("nothing more", "zeros", "torn", "pages", "anything")
 """Amounts of unsynced data that have reached the disk."""
 
 
@@ -206,10 +206,10 @@ def survive(disk: Disk, target: Path, manner: str, choice: random.Random) -> int
         kept = disk.pending[: choice.randint(0, len(disk.pending))]
     for change in kept:
         change.apply(entries)
-    return len(disk.pending) - len(kept) + _written(disk.root, target, entries, manner, choice)
+    return len(disk.pending) - len(kept) + _write_folder(disk.root, target, entries, manner, choice)
 
 
-def _written(
+def _write_folder(
     folder: Folder,
     target: Path,
     entries: Callable[[Folder], dict[str, File | Folder]],
@@ -220,7 +220,7 @@ def _written(
     other = 0
     for name, each in entries(folder).items():
         if isinstance(each, Folder):
-            other += _written(each, target / name, entries, manner, choice)
+            other += _write_folder(each, target / name, entries, manner, choice)
         else:
             content = content_after(each, manner, choice)
             other += content != each.seen
@@ -238,7 +238,7 @@ def content_after(file: File, manner: str, choice: random.Random) -> bytearray:
     if not file.pending:
         return file.certain
     if manner == "anything":
-        manner = choice.choice(("seen", *MANNERS[:-1]))
+        manner = choice.choice(("seen", *LOSS_MODES[:-1]))
     match manner:
         case "seen":
             return file.seen
@@ -248,12 +248,12 @@ def content_after(file: File, manner: str, choice: random.Random) -> bytearray:
             content = file.certain[: len(file.seen)]
             return content + bytes(len(file.seen) - len(content))
         case "torn":
-            return _torn(file, choice)
+            return _torn_content(file, choice)
         case _:
-            return _by_pages(file, choice)
+            return _mixed_pages(file, choice)
 
 
-def _torn(file: File, choice: random.Random) -> bytearray:
+def _torn_content(file: File, choice: random.Random) -> bytearray:
     """Return the content after some of the writes in order, and a part of the next one."""
     content = bytearray(file.certain)
     whole = choice.randrange(len(file.pending))
@@ -265,7 +265,7 @@ def _torn(file: File, choice: random.Random) -> bytearray:
     return content
 
 
-def _by_pages(file: File, choice: random.Random) -> bytearray:
+def _mixed_pages(file: File, choice: random.Random) -> bytearray:
     """Return a random mixture of certain and seen pages; the length is either, or between them."""
     old, new = file.certain, file.seen
     low, high = sorted((len(old), len(new)))

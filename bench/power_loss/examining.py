@@ -31,19 +31,19 @@ def examine(data: Path, timeline: Timeline, position: int, choice: random.Random
     try:
         with kgserve.open(data, embedding_provider="hashing") as library:
             stores = {store.name for store in library.stores().stores}
-            wrong = list(_dropped(library, stores, timeline.marked(DROPPED, position)))
+            wrong = list(_check_dropped_stores(library, stores, timeline.marked(DROPPED, position)))
             ledger = timeline.at(position)
             if STORE in stores:
-                seconds, more = _compared(library.store(STORE), ledger, choice)
-                wrong += [*more, *_settings(library.store(STORE), timeline.marked("settings", position))]
+                seconds, more = _compare_store(library.store(STORE), ledger, choice)
+                wrong += [*more, *_check_settings(library.store(STORE), timeline.marked("settings", position))]
             elif ledger.acknowledged:
                 wrong.append(f"{STORE} is missing after {ledger.acknowledged} acknowledged writes")
-        return [*wrong, *_consulted(data)], seconds
+        return [*wrong, *_doctor_findings(data)], seconds
     except (KgserveError, OSError) as error:
         return [f"{type(error).__name__}: {error}"], seconds
 
 
-def _dropped(library: Library, stores: set[str], last: int) -> Iterator[str]:
+def _check_dropped_stores(library: Library, stores: set[str], last: int) -> Iterator[str]:
     """Check that dropped stores stay deleted, and that a store being dropped exists completely or not at all."""
     for number in range(last + 1):
         if f"{DROPPED}-{number}" in stores:
@@ -58,29 +58,29 @@ def _dropped(library: Library, stores: set[str], last: int) -> Iterator[str]:
             yield f"{ledger.store}: {len(lines)} lines, not {whole}"
 
 
-def _compared(store: Store, ledger: Ledger, choice: random.Random) -> tuple[float, list[str]]:
+def _compare_store(store: Store, ledger: Ledger, choice: random.Random) -> tuple[float, list[str]]:
     started = time.monotonic()
-    lines = _patiently(lambda: _lines(store))
+    lines = _retry(lambda: _lines(store))
     seconds = time.monotonic() - started
     wrong = ledger.verify(lines)
     nodes = {line["id"] for line in lines if line["kind"] == "node"}
     sequence = store.stats().sequence
-    counted = _patiently(lambda: store.cypher("MATCH (n:Entity) RETURN count(n)").rows[0][0])
-    related = _patiently(lambda: store.cypher("MATCH (:Entity)-[r]->(:Entity) RETURN count(r)").rows[0][0])
+    counted = _retry(lambda: store.cypher("MATCH (n:Entity) RETURN count(n)").rows[0][0])
+    related = _retry(lambda: store.cypher("MATCH (:Entity)-[r]->(:Entity) RETURN count(r)").rows[0][0])
     if (counted, related) != (len(nodes), len(lines) - len(nodes)):
         wrong.append(f"the engine counts {counted} nodes and {related} edges, not {len(nodes)} of {len(lines)} rows")
     if (listed := {node.id for node in store.nodes()}) != nodes:
         wrong.append(f"the list has {len(listed)} nodes, not {len(nodes)}")
     settled = ledger.settled_units()
     for unit in choice.sample(settled, min(UNITS, len(settled))):
-        wrong += [*_searched(store, unit, sequence), *_remembered(store, unit, sequence)]
+        wrong += [*_check_search(store, unit, sequence), *_check_history(store, unit, sequence)]
     return seconds, wrong
 
 
-def _searched(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
+def _check_search(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
     """Check that search finds the nodes of a unit with their current content."""
     text = f"generation {unit.allowed[0].generation}"
-    hits = _patiently(
+    hits = _retry(
         lambda: (
             store.search(
                 f'"{text}"', mode="keyword", syntax=True, id_prefix=f"{unit.name}/", limit=100, at_least=sequence
@@ -92,21 +92,21 @@ def _searched(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
         yield f"search for {text!r} finds {len(found)} nodes of {unit.name}, not {len(wanted)}"
 
 
-def _remembered(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
+def _check_history(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
     """Check that the history contains each generation of a unit."""
-    _patiently(lambda: store.node(unit.id(1), as_of=sequence))
-    found = [state.node.version for state in _patiently(lambda: store.history(unit.id(1), limit=200).states)]
+    _retry(lambda: store.node(unit.id(1), as_of=sequence))
+    found = [state.node.version for state in _retry(lambda: store.history(unit.id(1), limit=200).states)]
     if found != list(range(unit.allowed[0].generation, 0, -1)):
         yield f"the history of {unit.id(1)} has versions {found[:5]}, not {unit.allowed[0].generation} of them"
 
 
-def _settings(store: Store, last: int) -> Iterator[str]:
+def _check_settings(store: Store, last: int) -> Iterator[str]:
     number = store.settings().metadata.get("number", -1)
     if not isinstance(number, int) or number < last:
         yield f"the settings are number {number}, but {last} was acknowledged"
 
 
-def _consulted(data: Path) -> Iterator[str]:
+def _doctor_findings(data: Path) -> Iterator[str]:
     settings = Settings(data_dir=data, buffer_pool_mb=int(str(SETTINGS["buffer_pool_mb"])), check_interval=0)
     with StorePool(settings) as pool:
         names = pool.names()
@@ -125,7 +125,7 @@ def _line(each: Any) -> dict[str, Any]:
     return found
 
 
-def _patiently(ask: Callable[[], Found]) -> Found:
+def _retry(ask: Callable[[], Found]) -> Found:
     end = time.monotonic() + PATIENCE
     while True:
         try:

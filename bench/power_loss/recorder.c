@@ -1,4 +1,4 @@
-/* Loaded into a process before all other libraries: writes down what it does to the files below one folder.
+/* Preloaded library that records a process's operations on the files below one folder.
 
    RECORDED_FOLDER names the folder, RECORD_FILE where to write. Each call adds one record, in one piece, after it has
    succeeded; a sync names the length that the record had when it began, for it covers nothing that came later. Calls
@@ -47,7 +47,7 @@ static int is_below(const char *path) {
     return record >= 0 && !strncmp(path, folder, folder_length) && (path[folder_length] == '/' || !path[folder_length]);
 }
 
-/* Whether a descriptor is of a file below the folder, and which. */
+/* Return whether a descriptor belongs to a file below the folder, and which. */
 static int is_ours(int descriptor, char *path, uint64_t *inode) {
     if (record < 0 || descriptor == record) return 0;
     char link[40];
@@ -61,7 +61,7 @@ static int is_ours(int descriptor, char *path, uint64_t *inode) {
     return ours;
 }
 
-/* The whole path of a name below a descriptor's folder; 0 when it is none of ours. */
+/* Return the full path of a name below a descriptor's folder; 0 when it is outside the recorded folder. */
 static int resolve(int at, const char *name, char *path) {
     if (record < 0) return 0;
     if (*name == '/') {
@@ -226,7 +226,7 @@ int __openat_2(int at, const char *name, int flags) { return openat64(at, name, 
 int __openat64_2(int at, const char *name, int flags) { return openat64(at, name, flags); }
 
 FILE *fopen64(const char *name, const char *mode) {
-    /* What the C library then writes by itself is seen by nobody; readers compare the files for that. */
+    /* The C library's own later writes are not intercepted; readers compare the files instead. */
     REAL(FILE *, "fopen64", const char *, const char *);
     char path[4096];
     if (*mode == 'r' || !resolve(AT_FDCWD, name, path)) return real(name, mode);

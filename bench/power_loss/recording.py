@@ -59,24 +59,20 @@ class Timeline(Ledger):
         return self._file.stat().st_size
 
     @override
-    @override
     def attempt(self, unit: Unit, state: State) -> None:
         self._said.append(Said(self.position, unit, state, acknowledged=False))
         super().attempt(unit, state)
 
-    @override
     @override
     def acknowledge(self, unit: Unit, state: State) -> None:
         super().acknowledge(unit, state)
         self._said.append(Said(self.position, unit, state, acknowledged=True))
 
     @override
-    @override
     def attempt_stream(self, stream: Stream) -> None:
         self._imports.append((self.position, stream, False))
         super().attempt_stream(stream)
 
-    @override
     @override
     def acknowledge_stream(self, stream: Stream) -> None:
         super().acknowledge_stream(stream)
@@ -142,16 +138,19 @@ class Recording:
         missed = 0
         for life in range(LIVES):
             server = Server(self.data, SETTINGS, module="bench.eager", environment=self._environment)
-            self._live(server, life)
+            self._run_server_once(server, life)
             if server.running:
                 server.stop()
-            missed += self._complete()
+            missed += self._complete_record()
         return missed
 
-    def _live(self, server: Server, life: int) -> None:
+    def _run_server_once(self, server: Server, life: int) -> None:
         name = f"s{self.seed}-{life}"
         self._drop_a_store(server)
-        with Writers(server.port, self.timeline, name, threads=3, size=1_500) as writers, _asking(server, self):
+        with (
+            Writers(server.port, self.timeline, name, threads=3, size=1_500) as writers,
+            _queries(server, self),
+        ):
             upload = Upload(server.port, self.timeline, Stream(f"i{name}", 2_000))
             upload.start()
             time.sleep(self._choice.uniform(0.6, 1.4) * SECONDS)
@@ -177,7 +176,7 @@ class Recording:
         if client.send("PATCH", f"/api/memory/{STORE}", said).status == 200:
             self.timeline.mark("settings", number)
 
-    def _complete(self) -> int:
+    def _complete_record(self) -> int:
         """Truncate an incomplete last record and add unrecorded changes.
 
         Return the number of files changed that way.
@@ -196,7 +195,7 @@ class Recording:
 
 
 @contextmanager
-def _asking(server: Server, recording: Recording) -> Generator[None]:
+def _queries(server: Server, recording: Recording) -> Generator[None]:
     def ask(over: threading.Event) -> None:
         with suppress(*GONE), server.client() as client:
             while not over.wait(0.02):

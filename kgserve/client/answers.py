@@ -213,7 +213,6 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
     """Hits of a search, best first. Supports `len` and iteration."""
 
     @override
-    @override
     def to_arrow(self) -> pa.Table:
         from kgserve.client.tables import hits_table  # noqa: PLC0415 - importing pyarrow is slow
 
@@ -227,7 +226,6 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
 class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=True):
     """Merged hits of several searches, best first. Supports `len` and iteration."""
 
-    @override
     @override
     def to_arrow(self) -> pa.Table:
         from kgserve.client.tables import batch_table  # noqa: PLC0415 - importing pyarrow is slow
@@ -248,7 +246,6 @@ class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
     def __iter__(self) -> Iterator[list[Any]]:
         return iter(self.rows)
 
-    @override
     @override
     def to_arrow(self) -> pa.Table:
         from kgserve.client.tables import rows_table  # noqa: PLC0415 - importing pyarrow is slow

@@ -51,7 +51,6 @@ class Stream(Closing, Generic[T]):
         return next(self._items)
 
     @override
-    @override
     def close(self) -> None:
         self._items.close()
 

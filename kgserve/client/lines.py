@@ -49,7 +49,7 @@ class Upload:
     def blocks(self) -> Generator[bytes]:
         """Yield the body in blocks. Raises InvalidInput for an invalid line."""
         if isinstance(self._source, AsyncIterable):
-            raise InvalidInput("this client is synchronous; pass import_ a synchronous iterable")
+            raise InvalidInput("this client is not asynchronous; pass import_ a synchronous iterable")
         self.begun = True
         if isinstance(self._source, str | os.PathLike):
             with Path(self._source).open("rb") as file:
@@ -180,7 +180,6 @@ class RowDecoder(LineDecoder[list[Any]]):
     def __init__(self) -> None:
         super().__init__(self._rows)
 
-    @override
     @override
     def finish(self) -> list[list[Any]]:
         rows = super().finish()

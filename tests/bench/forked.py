@@ -1,4 +1,4 @@
-"""The servers of benches as tests begin them: forked, and their commands run within the test's process."""
+"""Servers of benchmarks as tests start them: forked, and their commands run within the test's process."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ class Launched(Forked):
 
     @override
     def close(self) -> None:
-        """Let go of what it wrote to."""
+        """Close the pipe of its log."""
         super().close()
         self.stderr.close()
 
 
 def launch(module: str, arguments: list[str], more: Mapping[str, str]) -> Launched:
-    """What `bench.server.launch` begins."""
+    """Fork the server that `bench.server.launch` would start."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as errors:
-        environment = {**os.environ, **more}  # noqa: TID251 - it is only passed on
+        environment = {**os.environ, **more}  # noqa: TID251 - only passed on
         return Launched(fork(arguments, environment, errors, module=module), reading)
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """What `bench.server.run` runs."""
+    """Run the command that `bench.server.run` would run."""
     done = kgserve(*arguments)
     return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
 
 
 @pytest.fixture(autouse=True)
 def forked_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A test that uses a bench's server forks it."""
+    """Fork the servers that a test's benchmark starts."""
     begun: list[Launched] = []
 
     def forked(module: str, arguments: list[str], more: Mapping[str, str]) -> Launched:
         begun.append(launch(module, arguments, more))
         return begun[-1]
 
-    if "COVERAGE_PROCESS_CONFIG" not in os.environ:  # noqa: TID251 - coverage sees what was begun, not what was forked
+    if "COVERAGE_PROCESS_CONFIG" not in os.environ:  # noqa: TID251 - coverage measures started processes, but not forked ones
         monkeypatch.setattr(bench.server, "launch", forked)
         monkeypatch.setattr(bench.server, "run", run)
     yield

@@ -1,4 +1,4 @@
-"""The checker of what a cluster's clients were told finds each kind of fault, and none where there is none."""
+"""The checker of a cluster's history finds each kind of fault, and no fault in a correct history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(history: list[Operation], *ends: dict[int, int]) -> list[str]:
     return [each.kind for each in violations(history, nodes)]
 
 
-def test_a_good_history_passes() -> None:
+def test_a_correct_history_passes() -> None:
     unknown = Operation("s", "write", 3, 3.5, 6.0, "unknown")
     refused = Operation("s", "write", 4, 6.5, 7.0, "fail")
     assert found([FIRST, SECOND, LOOK]) == []
@@ -26,16 +26,16 @@ def test_a_good_history_passes() -> None:
     assert found([FIRST, SECOND, unknown, LOOK], END | {3: 3}) == []
 
 
-def test_writes_that_overlap_may_come_in_any_order() -> None:
+def test_overlapping_writes_may_commit_in_any_order() -> None:
     assert found([replace(FIRST, ended=9.0, sequence=2), replace(SECOND, sequence=1)], {1: 2, 2: 1}) == []
     assert found([replace(FIRST, ended=9.0), replace(SECOND, sequence=2), replace(LOOK, value=1, sequence=2)]) == []
 
 
-def test_what_was_not_answered_may_come_late() -> None:
+def test_an_unanswered_write_may_take_effect_late() -> None:
     assert found([replace(FIRST, outcome="unknown"), replace(SECOND, sequence=1)], {1: 2, 2: 1}) == []
 
 
-def test_who_asks_again_by_itself_may_have_written_twice() -> None:
+def test_a_retrying_client_may_write_twice() -> None:
     assert found([FIRST, replace(SECOND, sequence=3, repeated=True)]) == []
 
 
@@ -58,16 +58,16 @@ def test_each_kind_of_fault_is_found(kind: str, history: list[Operation], end: d
     assert found(history, end) == [kind]
 
 
-def test_nodes_that_end_otherwise_are_found() -> None:
+def test_differing_nodes_are_found() -> None:
     assert found([FIRST, SECOND], END, {1: 1}) == ["differing"]
 
 
-def test_stores_do_not_mix() -> None:
+def test_stores_are_checked_separately() -> None:
     elsewhere = replace(SECOND, store="t", sequence=1)
     assert violations([FIRST, elsewhere], {"k0": {"s": {1: 1}, "t": {2: 1}}}) == []
 
 
-def test_a_gap_ends_with_the_first_write_that_began_and_was_acknowledged() -> None:
+def test_a_gap_ends_with_the_first_acknowledged_write_that_began_in_it() -> None:
     refused = Operation("s", "write", 3, 1.5, 1.6, "fail")
     assert gap([FIRST, refused, SECOND, LOOK], 0.5) == 2.5
     assert gap([FIRST, refused], 0.5) is None

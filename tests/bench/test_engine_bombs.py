@@ -1,4 +1,4 @@
-"""A statement that the guard refuses would show nothing about the engine's processes."""
+"""The guard must accept these statements; rejected ones would prove nothing about engine processes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_bombs_reach_the_engine(kind: str) -> None:
         examine(bomb, {}, writable=False)
 
 
-def test_there_are_many_of_them_and_no_two_the_same() -> None:
+def test_bombs_are_numerous_and_distinct() -> None:
     every = [bomb for kind in BOMBS.values() for bomb in kind]
     assert len(set(every)) == len(every) >= LEAST

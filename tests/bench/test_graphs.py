@@ -17,19 +17,19 @@ def dense() -> list[Record]:
     return list(graphs.dense())
 
 
-def test_the_dense_graph_has_the_shape_that_it_is_named_for(dense: list[Record]) -> None:
+def test_the_dense_graph_has_its_documented_shape(dense: list[Record]) -> None:
     nodes = {record["id"] for record in dense if record["kind"] == "node"}
     edges = [(record["from"], record["to"], record["relation_type"]) for record in dense if record["kind"] == "edge"]
     assert (len(nodes), len(set(edges)), len({kind for _, _, kind in edges})) == (14_505, 272_115, 237)
     outgoing, incoming = Counter(edge[0] for edge in edges), Counter(edge[1] for edge in edges)
     assert outgoing.keys() == nodes
     assert incoming.keys() <= nodes
-    # Heavy-tailed: the busiest node has a hundred times the edges of the one in the middle.
+    # Heavy-tailed: the maximum degree is a hundred times the median.
     assert max(outgoing.values()) > 80 * sorted(outgoing.values())[len(outgoing) // 2]
     assert max(incoming.values()) > 500 * sorted(incoming.values())[len(incoming) // 2]
 
 
-def test_the_dense_graph_is_the_same_every_time(dense: list[Record]) -> None:
+def test_the_dense_graph_is_reproducible(dense: list[Record]) -> None:
     some = 20_000
     digests = {
         hashlib.sha256(repr(rows).encode()).hexdigest() for rows in (dense[:some], [*islice(graphs.dense(), some)])

@@ -25,14 +25,14 @@ def written(generation: int = 1) -> tuple[Ledger, Unit]:
     return ledger, unit
 
 
-def test_an_unanswered_batch_may_be_there_or_not() -> None:
+def test_an_unanswered_batch_may_exist_or_not() -> None:
     for state in (ABSENT, State(1)):
         ledger, unit = written()
         assert ledger.verify(exported(unit, state)) == []
         assert unit.allowed == [state]
 
 
-def test_an_acknowledged_batch_must_be_there() -> None:
+def test_an_acknowledged_batch_must_exist() -> None:
     ledger, unit = written()
     ledger.acknowledge(unit, State(1))
     assert len(ledger.verify([])) == 1
@@ -55,19 +55,19 @@ def test_a_missing_row_or_one_of_another_generation_is_found() -> None:
         assert len(ledger.verify(lines)) == 1
 
 
-def test_rows_that_nobody_sent_are_found() -> None:
+def test_unknown_rows_are_found() -> None:
     ledger, unit = written()
     stranger = {"kind": "node", "id": "b/0", "content": ""}
     assert ledger.verify([*exported(unit, State(1)), stranger]) == ["s: never sent: b"]
 
 
-def test_a_deleted_first_node_takes_its_edges_along() -> None:
+def test_deleting_the_first_node_deletes_its_edges() -> None:
     unit = Unit("a", 50, "before")
     assert len(unit.rows(State(1))) == NODES + NODES + 1
     assert len(unit.rows(State(1, first=False))) == NODES - 1 + NODES - 2
 
 
-def test_an_import_may_be_there_up_to_some_line() -> None:
+def test_an_unanswered_import_may_exist_as_a_prefix() -> None:
     stream = Stream("i", 5)
     lines = [record for _, record in stream.lines()]
     assert len(lines) == 9
@@ -78,7 +78,7 @@ def test_an_import_may_be_there_up_to_some_line() -> None:
         assert stream.at_least == stream.at_most == count
 
 
-def test_an_import_with_a_gap_or_cut_short_after_its_answer_is_found() -> None:
+def test_an_import_with_a_gap_or_truncated_after_its_answer_is_found() -> None:
     ledger, stream = Ledger("s"), Stream("i", 5)
     ledger.attempt_stream(stream)
     lines = [record for _, record in stream.lines()]

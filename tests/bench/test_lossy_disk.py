@@ -1,4 +1,4 @@
-"""The disk on which machines of a cluster lose their power: without it nothing would be shown by that."""
+"""The simulated power loss: without losing unsynced data it would prove nothing."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from bench import cluster_machines, lossy_disk
 from bench.lossy_disk import LossyDisk
 
 
-def test_what_was_synced_stays_and_nothing_else(tmp_path: Path) -> None:
+def test_only_synced_data_survives(tmp_path: Path) -> None:
     if why := cluster_machines.lacking() or lossy_disk.lacking():
         pytest.skip(why)
     folder = tmp_path / "disk"

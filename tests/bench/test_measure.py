@@ -5,17 +5,17 @@ import pytest
 from bench.measure import Report, times
 
 
-def test_percentiles_are_of_the_sorted_durations() -> None:
+def test_percentiles_are_of_sorted_durations() -> None:
     figures = times([float(n) for n in range(100, -1, -1)])
     assert (figures.p50, figures.p95, figures.longest) == (50.0, 95.0, 100.0)
 
 
-def test_one_duration_is_all_of_its_percentiles() -> None:
+def test_all_percentiles_of_one_duration_are_equal() -> None:
     figures = times([3.0])
     assert (figures.p50, figures.p95, figures.longest) == (3.0, 3.0, 3.0)
 
 
-def test_marks_point_in_their_direction(capsys: pytest.CaptureFixture[str]) -> None:
+def test_targets_have_a_direction(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report("title")
     report.compare("slow enough", "2 s", "1 s", 2.0, ("≤", 3.0))
     report.compare("not fast enough", "2 s", "1 s", 2.0, ("≥", 3.0))

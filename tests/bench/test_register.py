@@ -1,4 +1,4 @@
-"""The checker of histories: of such as can have been, and of such as cannot."""
+"""The linearizability checker, on possible and impossible histories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def inject(start: float, end: float, value: int, **more: Any) -> Operation:
 
 
 def update(start: float, end: float, value: int, **more: Any) -> Operation:
-    """An inject that met something."""
+    """Return an inject that updated an existing key."""
     return Operation(step=Step(kind="inject", value=value), start=start, end=end, answer=False, **more)
 
 
@@ -38,13 +38,13 @@ def delete(start: float, end: float, *, existed: bool = True) -> Operation:
 
 
 def lost(operation: Operation) -> Operation:
-    """The same, never answered."""
+    """Return the operation without its answer."""
     operation.unknown, operation.answer, operation.end = True, None, NEVER
     return operation
 
 
 def lacks(start: float, end: float, value: int, *after: int) -> Operation:
-    """A search for a value that has not found it."""
+    """Return a search that did not find a value."""
     step = Step(kind="lacks", value=value)
     return Operation(step=step, start=start, end=end, answer=True, after=frozenset(after))
 
@@ -52,12 +52,12 @@ def lacks(start: float, end: float, value: int, *after: int) -> Operation:
 POSSIBLE = {
     "read of nothing": [read(0, 1)],
     "one after the other": [inject(0, 1, 7), read(2, 3, 7), delete(4, 5), read(6, 7), delete(8, 9, existed=False)],
-    "a read beside a write may see it or not": [inject(0, 9, 7), read(1, 2), read(3, 4, 7)],
+    "a read concurrent with a write may see it or not": [inject(0, 9, 7), read(1, 2), read(3, 4, 7)],
     "two writes at once, in the other order": [update(0, 9, 7), inject(1, 8, 8), read(10, 11, 7, 2)],
-    "what was never answered may have been": [lost(inject(0, 1, 7)), read(2, 3), read(4, 5, 7)],
+    "an unanswered write may have taken effect": [lost(inject(0, 1, 7)), read(2, 3), read(4, 5, 7)],
     "or may not": [lost(inject(0, 1, 7)), read(2, 3), read(NEVER + 1, NEVER + 2)],
-    "a put beside another": [put(0, 1, 7, None, 1, 0), put(2, 3, 8, 1, 2, 0), put(4, 5, 9, 1, 3, 1)],
-    "a put that settles it": [
+    "a put that conflicts with another": [put(0, 1, 7, None, 1, 0), put(2, 3, 8, 1, 2, 0), put(4, 5, 9, 1, 3, 1)],
+    "a put that resolves the conflict": [
         *(put(0, 1, 7, None, 1, 0), put(2, 3, 8, None, 2, 0), put(4, 5, 9, 1, 3, 1)),
         *(update(5, 6, 10), put(7, 8, 11, 2, 5, 0), put(9, 10, 12, 4, 6, 1)),
     ],
@@ -69,7 +69,7 @@ POSSIBLE = {
 }
 
 IMPOSSIBLE = {
-    "a write that nobody sent": [read(0, 1, 7)],
+    "a write that was never sent": [read(0, 1, 7)],
     "a write is forgotten": [inject(0, 1, 7), read(2, 3)],
     "an old value": [inject(0, 1, 7), update(2, 3, 8), read(4, 5, 7)],
     "back again": [inject(0, 9, 7), read(1, 2, 7), read(3, 4)],
@@ -80,34 +80,34 @@ IMPOSSIBLE = {
     "deleted twice": [inject(0, 1, 7), delete(2, 9), delete(2, 9)],
     "a version is left out": [inject(0, 1, 7), update(2, 3, 8), read(4, 5, 8, 3)],
     "an update is lost": [put(0, 1, 7, None, 1, 0), put(2, 9, 8, 1, 2, 0), put(2, 9, 9, 1, 2, 0)],
-    "what was never answered comes, goes, and comes again": [
+    "an unanswered write appears, disappears, and appears again": [
         *(lost(inject(0, 1, 7)), read(2, 3, 7), delete(4, 5), read(6, 7, 7)),
     ],
-    "what died with the server comes later": [
+    "a write that died with the server takes effect later": [
         *(lost(inject(0, 1, 7)), read(NEVER + 1, NEVER + 2), read(NEVER + 3, NEVER + 4, 7)),
     ],
-    "a search that does not show what it was to wait for": [
+    "a search without the commit that it waited for": [
         *(inject(0, 1, 7), update(2, 3, 8)),
         read(2, 7, 7, after=frozenset({0, 1})),
     ],
-    "a search does not find what is there": [inject(0, 1, 7), lacks(0, 3, 7, 0), update(4, 5, 8)],
-    "a search that shows what came after it": [inject(0, 1, 7), read(0, 3, 8, 2), update(4, 5, 8)],
+    "a search misses an existing value": [inject(0, 1, 7), lacks(0, 3, 7, 0), update(4, 5, 8)],
+    "a search that shows a later write": [inject(0, 1, 7), read(0, 3, 8, 2), update(4, 5, 8)],
 }
 
 
 @pytest.mark.parametrize("name", POSSIBLE)
-def test_what_can_have_been(name: str) -> None:
+def test_possible_histories_pass(name: str) -> None:
     assert Checker(POSSIBLE[name]).violation() is None
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_what_cannot(name: str) -> None:
+def test_impossible_histories_are_found(name: str) -> None:
     found = Checker(IMPOSSIBLE[name]).violation()
     assert found
     assert "the register may have held" in found
 
 
-def test_it_finds_what_trying_all_orders_finds() -> None:
+def test_the_checker_agrees_with_trying_all_orders() -> None:
     choice = random.Random(3)
     verdicts: list[bool] = []
     for _ in range(1500):

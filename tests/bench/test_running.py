@@ -17,7 +17,7 @@ def test_a_server_starts_answers_and_stops(tmp_path: Path) -> None:
         server.wait_ready()
         client.call("POST", "/api/memory/s/inject", {"nodes": [{"id": "a", "type": "t"}]})
         assert [line["id"] for line in client.export("s")] == ["a"]
-        # In this order: what it takes now may grow between the two looks, and the most it took with it.
+        # In this order: current memory may grow between the two readings, and the maximum with it.
         assert 10 < server.mebibytes("VmRSS") <= server.mebibytes("VmHWM")
         assert server.threads() > 1
         assert server.descriptors() > 3
@@ -31,7 +31,7 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> 
         Server(file)
 
 
-# A kill in the middle of writing is also in tests/abuse, damage of every file in tests/property.
+# Kills in the middle of writing are also in tests/abuse, damage of every file in tests/property.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_one_kill_in_each_phase_loses_nothing(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_one_kill_in_each_phase_loses_nothing(tmp_path: Path) -> None:
         ("^audit.log$", "folder", damage.LOST_LINES),
     ],
 )
-def test_a_damaged_file_is_rebuilt_or_its_loss_is_named(
+def test_a_damaged_file_is_rebuilt_or_its_loss_is_reported(
     folders: damage.Folders, answers: dict[str, object], only: str, damage_name: str, verdict: str
 ) -> None:
     [case] = [case for case in damage.list_cases(folders, only) if case.damage == damage_name]

@@ -29,13 +29,13 @@ def walked(database: Database, depth: int, max_nodes: int = 100) -> tuple[dict[s
     return {node["id"]: node["depth"] for node in answer["nodes"]}, {(e["from"], e["to"]) for e in answer["edges"]}
 
 
-def test_a_walk_gives_nodes_by_distance_and_the_edges_between_them(database: Database) -> None:
+def test_a_traversal_returns_nodes_by_distance_and_the_edges_between_them(database: Database) -> None:
     assert walked(database, 1) == ({"a": 0, "b": 1, "c": 1}, {("a", "b"), ("b", "c"), ("a", "c")})
     assert walked(database, 2) == ({"a": 0, "b": 1, "c": 1, "d": 2}, set(EDGES))
     assert len(walked(database, 2, max_nodes=2)[0]) == 2
 
 
-def test_writes_leave_what_the_server_would(database: Database) -> None:
+def test_writes_have_the_same_result_as_on_the_server(database: Database) -> None:
     node = {"id": "e", "type": "t", "content": "new"}
     edge = {"from": "a", "to": "e", "relation_type": "to", "weight": 0.5}
     for _ in range(2):

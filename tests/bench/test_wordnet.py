@@ -46,7 +46,7 @@ def test_a_pointer_between_several_word_pairs_is_one_edge(tmp_path: Path) -> Non
     assert [record["kind"] for record in records] == ["node", "edge", "edge", "edge"]
 
 
-def test_without_apt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_apt_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(wordnet.Unavailable, match="apt-get and dpkg are not installed"):
         wordnet.folder(tmp_path)

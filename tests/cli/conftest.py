@@ -9,6 +9,6 @@ from tests.cli.running import Running, serving
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all tests of a worker process; each test uses stores of its own. Its vectors stand for words."""
+    """Yield one server with hashed vectors for all tests of a worker process; each test uses its own stores."""
     with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
         yield running

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers like the hub that models are fetched from."""
+"""A small HTTP server that behaves like the model hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Holds one repository whose files are those of a folder."""
+    """Server of one repository with the files of a folder."""
 
     daemon_threads = True
 

@@ -1,7 +1,7 @@
-"""A process that has imported the server and forks it: beginning one then takes a tenth of a second of a core, not two.
+"""A fork server that has imported kgserve: forking takes a tenth of a second of CPU instead of two seconds.
 
-What it forks is a server as any other: a process of its own with its own environment, signals and end. Over each stands
-a guardian, which tells the test its number and its exit code.
+Forked servers are ordinary processes with their own environment, signals and exit. A guardian process per server
+reports its process id and exit code to the test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOP = Path(__file__).parents[2]
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a process runs: a module, as ``python -m`` does, or a ``program``, as ``python -c`` does."""
+    """Request for a process that runs a module, as ``python -m`` does, or a ``program``, as ``python -c`` does."""
 
     module: str
     arguments: list[str]
@@ -39,7 +39,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Forked:
-    """A forked server, as `subprocess.Popen` shows a process."""
+    """A forked server with the interface of `subprocess.Popen`."""
 
     def __init__(self, told: int, stdout: IO[str] | None) -> None:
         self._told, self.stdout = told, stdout
@@ -47,13 +47,13 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, once it has ended."""
+        """Return the exit code, once the process has ended."""
         if self.returncode is None and _readable(self._told, 0):
             self.returncode = self._number()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the end of the process. Return its exit code."""
         if self.returncode is None:
             if not _readable(self._told, timeout):
                 raise subprocess.TimeoutExpired("kgserve serve", timeout or 0)
@@ -61,9 +61,9 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            # It may have ended just now, and its guardian is yet to tell.
+            # It may have just ended, before its guardian has reported it.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -74,7 +74,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of what it wrote to."""
+        """Close the pipe of its output."""
         if self.stdout is not None:
             self.stdout.close()
         os.close(self._told)
@@ -84,7 +84,7 @@ class Forked:
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:
-    """Whether there is something to read within so many seconds; of descriptors above 1,023 `select` knows nothing."""
+    """Return True if a descriptor, which `select` limits to 1,023, is readable within ``timeout`` seconds."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1000))
@@ -102,15 +102,15 @@ def fork(
 ) -> Forked:
     """Start a module or a ``program``. Its standard error goes to a file, its output to another, or into a pipe.
 
-    It reads its standard input from ``given``, and finds it empty without.
+    It reads its standard input from ``given``, by default an empty one.
     """
     reading, writing = os.pipe() if output is None else (None, os.dup(output.fileno()))
     told, telling = os.pipe()
     empty = os.open(os.devnull, os.O_RDONLY)
     wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}, program))
     streams = [given.fileno() if given else empty, writing, errors.fileno()]
-    with _one_asks:
-        nursery = _nursery()
+    with _request_lock:
+        nursery = _fork_server()
         socket.send_fds(nursery, [len(wanted).to_bytes(8, "little")], [*streams, telling])
         nursery.sendall(wanted)
     os.close(empty)
@@ -119,17 +119,17 @@ def fork(
     return Forked(told, None if reading is None else os.fdopen(reading, encoding="utf-8"))
 
 
-_one_asks = Lock()
+_request_lock = Lock()
 
 
 @cache
-def _nursery() -> socket.socket:
-    """The way to the one of this process; it ends when that is closed."""
+def _fork_server() -> socket.socket:
+    """Return the socket of this process's fork server, which ends when the socket is closed."""
     ours, theirs = socket.socketpair()
     with theirs:
         theirs.set_inheritable(True)
         command = [sys.executable, "-m", "tests.cli.nursery", str(theirs.fileno())]
-        found = {**os.environ, "PYTHONPATH": str(TOP)}  # noqa: TID251 - it is only passed on
+        found = {**os.environ, "PYTHONPATH": str(TOP)}  # noqa: TID251 - only passed on
         number = os.posix_spawn(sys.executable, command, found)
     atexit.register(_end, ours, number)
     return ours
@@ -141,16 +141,16 @@ def _end(nursery: socket.socket, number: int) -> None:
 
 
 def main(number: str) -> None:
-    """Fork when asked to, until nobody can ask any more."""
+    """Fork on request, until the socket is closed."""
     for each in IMPORTED:
         import_module(each)
     import_module("tests.patience").be_patient()
-    gc.freeze()  # or what ends before it serves would look through all of it for garbage, for a quarter of a second
+    gc.freeze()  # scanning all objects for garbage would take a quarter of a second
     asked = socket.socket(fileno=int(number))
     while True:
         head, ends, _flags, _address = socket.recv_fds(asked, 8, 4)
         if not head:
-            _bury()
+            _reap()
             return
         wanted = asked.recv(int.from_bytes(head, "little"), socket.MSG_WAITALL)
         if os.fork() == 0:
@@ -159,18 +159,18 @@ def main(number: str) -> None:
             return
         for end in ends:
             os.close(end)
-        _bury()
+        _reap()
 
 
-def _bury() -> None:
-    """Let guardians go that have ended."""
+def _reap() -> None:
+    """Reap guardians that have ended."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
 
 
 def _guard(wanted: Wanted, given: int, output: int, errors: int, telling: int) -> None:
-    """Fork the process, tell its number and then its exit code; the process returns from here."""
+    """Fork the process, and report its id and then its exit code; the forked process returns from here."""
     server = os.fork()
     if server == 0:
         os.close(telling)
@@ -188,7 +188,7 @@ def _serve(wanted: Wanted, given: int, output: int, errors: int) -> None:
     for end, place in ((given, 0), (output, 1), (errors, 2)):
         os.dup2(end, place)
         os.close(end)
-    os.environ.clear()  # noqa: TID251 - it gets one of its own
+    os.environ.clear()  # noqa: TID251 - replaced below
     os.environ.update(wanted.environment)  # noqa: TID251 - as above
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if wanted.program is None:

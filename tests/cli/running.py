@@ -1,4 +1,4 @@
-"""Real servers and real commands for the tests of the command line."""
+"""Real servers and commands for tests of the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATIENCE = 60
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A server process: where it listens, and the folder that it holds."""
+    """A server process: its address and its data folder."""
 
     url: str
     data: Path
@@ -40,22 +40,22 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a command did: its exit code, and what it wrote."""
+    """Result of a command: its exit code and output."""
 
     code: int
     out: str
     err: str
 
     def lines(self) -> list[list[str]]:
-        """The fields of the tab-separated lines of standard output."""
+        """Return the fields of the tab-separated lines of standard output."""
         return [line.split("\t") for line in self.out.splitlines()]
 
 
 def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> Outcome:
-    """Run a command to its end in this process, in a tenth of the time that one of its own takes.
+    """Run a command to its end in this process, which takes a tenth of the time of a separate process.
 
-    It sees the environment that a process of its own would see, and what it chooses for the log is undone. Lines that
-    other tests' servers log meanwhile are no output of it.
+    It has the environment of a separate process, and its log configuration is undone. Concurrent log lines of other
+    tests' servers are not part of its output.
     """
     others = {*threading.enumerate()} - {threading.current_thread()}
     out, err = _captured(others=others), _captured(others=others)
@@ -72,9 +72,9 @@ def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | 
 
 
 def kgserve_process(*arguments: object, stdin: str = "", variables: Mapping[str, str] | None = None) -> Outcome:
-    """Run the command as a process: for libraries that read the environment once, and for what needs real streams.
+    """Run the command as a process: for libraries that read the environment once, and for real streams.
 
-    No command may ever show a traceback.
+    Asserts that the command shows no traceback.
     """
     done = run_process([*map(str, arguments)], stdin, variables)
     assert "Traceback" not in done.err, done.err
@@ -88,7 +88,7 @@ def run_process(
     *,
     program: str | None = None,
 ) -> Outcome:
-    """Run a command, or a Python ``program`` that uses kgserve, as a process to its end. It is forked: see `fork`."""
+    """Run a command, or a Python ``program`` that uses kgserve, as a forked process to its end."""
     with (
         TemporaryFile("w+", encoding="utf-8") as out,
         TemporaryFile("w+", encoding="utf-8") as err,
@@ -105,9 +105,9 @@ def run_process(
 
 
 class PythonProcess:
-    """A Python ``program`` as a process, whose streams are pipes. A context manager that kills it at the end.
+    """A Python ``program`` as a process with pipes for its streams. A context manager that kills it at the end.
 
-    It is forked from a process that has imported kgserve, unless a ``python`` is named that begins it.
+    Forked from a process that has imported kgserve, unless ``python`` gives the command of an interpreter.
     """
 
     def __init__(self, program: str, *arguments: str, python: Sequence[str] = ()) -> None:
@@ -122,12 +122,12 @@ class PythonProcess:
         self.process, self.stdout, self.pid = process, process.stdout, process.pid
 
     def kill(self) -> None:
-        """Send it SIGKILL, and wait for its end."""
+        """Send SIGKILL, and wait for the end of the process."""
         self.process.kill()
         self.process.wait(PATIENCE)
 
     def end(self, answer: str = "") -> Outcome:
-        """Wait until it has ended; ``answer`` is what it may read."""
+        """Wait for the end of the process; ``answer`` is written to its standard input."""
         self.stdin.write(answer)
         self.stdin.close()
         out = self.stdout.read()
@@ -148,7 +148,7 @@ class PythonProcess:
 
 @contextmanager
 def _given(text: str) -> Generator[IO[str]]:
-    """A pipe from which a short text can be read."""
+    """Yield a pipe from which a short text can be read."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "w", encoding="utf-8") as given:
         given.write(text)
@@ -158,7 +158,7 @@ def _given(text: str) -> Generator[IO[str]]:
 
 @contextmanager
 def log_as_before() -> Generator[None]:
-    """A command finds the log as a library leaves it, whatever was chosen before; what it chooses is undone."""
+    """Reset the log's configuration to a library's default for a block, and restore it afterwards."""
     root, chosen = logging.getLogger(), structlog.get_config() if structlog.is_configured() else None
     handlers, level, short = _streams(root), root.level, log._short
     structlog.reset_defaults()
@@ -176,12 +176,12 @@ def log_as_before() -> Generator[None]:
 
 
 def _streams(root: logging.Logger) -> list[logging.Handler]:
-    """Handlers of the program's own; pytest adds and removes others."""
+    """Return the program's own handlers; pytest adds and removes others."""
     return [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
 
 
 class _OwnOutput(io.BytesIO):
-    """Output without what threads write that were there before."""
+    """Output that excludes writes of threads that existed before."""
 
     def __init__(self, text: bytes, others: set[threading.Thread]) -> None:
         super().__init__(text)
@@ -212,8 +212,8 @@ def _standard_input(stream: io.TextIOWrapper) -> Generator[None]:
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Generator[None]:
-    """Change what differs in this process's environment, and back at the end of the block."""
-    seen = os.environ  # noqa: TID251 - it is only passed on
+    """Change this process's environment for the duration of a block."""
+    seen = os.environ  # noqa: TID251 - only passed on
     before = dict(seen)
     for name in before.keys() - wanted.keys():
         del seen[name]
@@ -227,10 +227,10 @@ def _variables(wanted: Mapping[str, str]) -> Generator[None]:
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a child process sees: this one's environment without settings of kgserve, and ``variables``."""
+    """Return the environment of a child process: this one's without settings of kgserve, and ``variables``."""
     return {
         name: value
-        for name, value in os.environ.items()  # noqa: TID251 - it is only passed on
+        for name, value in os.environ.items()  # noqa: TID251 - only passed on
         if not name.startswith("KGSERVE_")
     } | dict(variables or {})
 
@@ -239,9 +239,9 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
 def serving(
     data: Path, *options: str, variables: Mapping[str, str] | None = None, program: Sequence[str] = ()
 ) -> Generator[Running]:
-    """A server on a free port; it is stopped with SIGTERM unless the test has ended it.
+    """Yield a server on a free port, stopped with SIGTERM unless the test has ended it.
 
-    It is forked from a process that has imported what it is made of, or begun by a ``program`` such as `COMMAND`.
+    Forked from a process that has imported kgserve, or started by a ``program`` such as `COMMAND`.
     """
     said = data.parent / f"{data.name}.log"
     arguments = ["serve", "--data", str(data), "--port", "0", "--log-format", "json", *options]
@@ -254,10 +254,10 @@ def serving(
 
 
 class Begun(subprocess.Popen[str]):
-    """A process as `Forked` shows it."""
+    """A process with the interface of `Forked`."""
 
     def close(self) -> None:
-        """Wait for its end, and let go of what it wrote to."""
+        """Wait for the end of the process, and close the pipe of its output."""
         self.__exit__(None, None, None)
 
 
@@ -272,11 +272,11 @@ def begun(
     text: str | None = None,
     given: IO[Any] | None = None,
 ) -> Begun | Forked:
-    """A command as a process of its own: forked, unless a ``program`` is named that begins it, in a ``folder``.
+    """Start a command as a process: forked, or by a ``program``, in a ``folder``.
 
     ``text`` is a Python program to run instead of the command, ``given`` its standard input.
     """
-    if not program and "COVERAGE_PROCESS_CONFIG" not in variables:  # coverage sees what was begun, not what was forked
+    if not program and "COVERAGE_PROCESS_CONFIG" not in variables:  # forks are not measured
         return fork(arguments, variables, errors, output, program=text, given=given)
     command = [*(program or COMMAND), *arguments] if text is None else [sys.executable, "-c", text, *arguments]
     streams: dict[str, Any] = {"stdin": given, "stdout": output or subprocess.PIPE, "stderr": errors}

@@ -1,4 +1,4 @@
-"""A program of kgserve's on a pseudo-terminal: what is typed goes to it, what it draws is kept as a screen."""
+"""A program of kgserve on a pseudo-terminal, with simulated typing and a rendered screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 class _Answering(pyte.Screen):
-    """A screen that answers the questions that programs ask a terminal, such as where its cursor is."""
+    """A screen that answers terminal queries, such as for the cursor's position."""
 
     def __init__(self, width: int, height: int, child: pexpect.spawn[str]) -> None:
         super().__init__(width, height)
@@ -44,7 +44,7 @@ class Screen:
             env=environment(own | dict(variables or {})),
             dimensions=(height, width),
             encoding="utf-8",
-            use_poll=True,  # a descriptor may be above 1,023, which select does not take
+            use_poll=True,  # descriptors may exceed 1,023, the limit of select
         )
         self._screen = _Answering(width, height, self.child)
         self._stream = pyte.Stream(self._screen)
@@ -57,12 +57,12 @@ class Screen:
     ) -> None:
         if self.child.isalive():
             self.child.kill(signal.SIGKILL)
-            self.child.wait()  # close waits for a tenth of a second, which is short on a busy machine
+            self.child.wait()  # close waits only a tenth of a second, too short on a busy machine
         self.child.close()
 
     @property
     def shown(self) -> str:
-        """What stands on the screen."""
+        """Visible text of the screen."""
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
     def type(self, *keys: str) -> None:
@@ -70,7 +70,7 @@ class Screen:
         self.child.send("".join(keys))
 
     def see(self, pattern: str) -> re.Match[str]:
-        """Wait until a regular expression is found on the screen."""
+        """Wait until a regular expression matches the screen."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if found := re.search(pattern, self.shown, re.MULTILINE):
@@ -79,14 +79,14 @@ class Screen:
         raise AssertionError(f"{pattern!r} did not appear on the screen:\n{self.shown}")
 
     def end(self) -> int:
-        """Wait until the program has left; its exit code."""
+        """Wait until the program has exited. Return its exit code."""
         self.child.expect(pexpect.EOF, timeout=PATIENCE)
         self.child.wait()
         assert self.child.exitstatus is not None
         return self.child.exitstatus
 
     def take_in(self) -> None:
-        """Draw what has come, if anything has."""
+        """Render pending output."""
         try:
             self._stream.feed(self.child.read_nonblocking(65536, 0.1))
         except pexpect.TIMEOUT:

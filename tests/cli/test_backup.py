@@ -27,7 +27,7 @@ def backed_up(*arguments: object) -> BackupAnswer:
     return msgspec.json.decode(done.out, type=BackupAnswer)
 
 
-def test_beside_a_running_server(tmp_path: Path) -> None:
+def test_backup_with_a_running_server(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with serving(tmp_path / "data", "--indexes", "none") as server:
         inject(server.url, "a", "one")
@@ -51,7 +51,7 @@ def test_beside_a_running_server(tmp_path: Path) -> None:
         assert not [path for path in server.data.iterdir() if path.name.startswith(".dropped")]
 
 
-def test_while_no_server_runs(tmp_path: Path) -> None:
+def test_backup_without_a_server(tmp_path: Path) -> None:
     folder, data = tmp_path / "backup", tmp_path / "data"
     with opened(data, "a") as store:
         write(store, batch("one"), batch("two"))
@@ -88,7 +88,7 @@ def test_verify(tmp_path: Path) -> None:
     assert [path.name for path in data.iterdir() if path.name.endswith("_memory")] == ["a_memory"]
 
 
-def test_verify_tells_which_base_is_damaged(tmp_path: Path) -> None:
+def test_verify_reports_the_damaged_base(tmp_path: Path) -> None:
     folder, data = tmp_path / "backup", tmp_path / "data"
     with opened(data, "a") as store:
         write(store, batch("one"))
@@ -101,7 +101,7 @@ def test_verify_tells_which_base_is_damaged(tmp_path: Path) -> None:
     assert (found.code, str(piece) in found.err) == (1, True)
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_stores_and_folders_are_reported(tmp_path: Path) -> None:
     nothing = kgserve("backup", "--to", tmp_path / "backup", "--data", tmp_path / "data")
     assert (nothing.code, "does not exist" in nothing.err) == (1, True)
     with opened(tmp_path / "data", "a"):

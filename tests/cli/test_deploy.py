@@ -1,4 +1,4 @@
-"""`kgserve deploy`: the files that are shipped, printed and written."""
+"""`kgserve deploy`: shipped files, printed and written."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_every_file_is_listed_and_printed() -> None:
     assert kgserve("deploy", "print", "systemd").out == (TOP / "deploy/systemd/kgserve.service").read_text()
 
 
-def test_no_file_is_left_out() -> None:
+def test_every_deploy_file_is_shipped() -> None:
     known = {each.path for found in SHIPPED_FILES.values() for each in found}
     there = {path.relative_to(TOP).as_posix() for path in (TOP / "deploy").rglob("*") if path.is_file()}
     assert known == there
 
 
-def test_all_of_them_go_into_a_folder_and_replace_nothing(tmp_path: Path) -> None:
+def test_all_files_are_written_to_a_folder_without_overwriting(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "units"
     done = kgserve("deploy", "print", "systemd", "--to", folder)
     assert done.code == 0, done.err
@@ -41,7 +41,7 @@ def test_all_of_them_go_into_a_folder_and_replace_nothing(tmp_path: Path) -> Non
     assert not (folder / "kgserve.service").exists()
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_file_is_rejected(tmp_path: Path) -> None:
     assert "kgserve-backup.timer" in kgserve("deploy", "print", "systemd", "nothing").err
     assert kgserve("deploy", "print", "nothing").code == 2
     assert kgserve("deploy", "print", "nginx", "kgserve.conf", "--to", tmp_path).code == 2

@@ -13,7 +13,7 @@ from tests.stores.writing import assert_whole, batch, ids, opened, write
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with two stores, left in order."""
+    """Return a data folder with two stores that were closed cleanly."""
     data = tmp_path_factory.mktemp("left") / "data"
     for name in ("one", "two"):
         with opened(data, name) as store:
@@ -23,11 +23,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(left: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """Return a copy of that folder."""
     return shutil.copytree(left, tmp_path / "data")
 
 
-def test_a_sound_folder_has_no_findings(folder: Path) -> None:
+def test_an_intact_folder_has_no_findings(folder: Path) -> None:
     examined = kgserve("doctor", "--data", folder)
     assert examined.code == 0, examined
     head, *rows = examined.lines()
@@ -36,7 +36,7 @@ def test_a_sound_folder_has_no_findings(folder: Path) -> None:
     assert {row[2] for row in rows} == {"ok"}
 
 
-def test_it_tells_how_the_engines_file_was_left(folder: Path) -> None:
+def test_it_reports_how_the_engines_file_was_closed(folder: Path) -> None:
     def told() -> str:
         return next(row[3] for row in kgserve("doctor", "one", "--data", folder).lines() if row[1] == "engine file")
 
@@ -55,7 +55,7 @@ def test_one_store_can_be_named(folder: Path) -> None:
 
 @pytest.mark.parametrize("rebuild", [(), ("--rebuild",)], ids=["alone", "rebuild"])
 def test_a_damaged_engine_file_is_rebuilt(folder: Path, rebuild: tuple[str, ...]) -> None:
-    # The first look at a folder in which nobody has asked in Cypher makes the engine's file.
+    # The first look at a folder without Cypher queries creates the engine's file.
     assert kgserve("doctor", "one", "--data", folder).code == 0
     file = folder / "one_memory" / "graph.kuzu"
     file.write_bytes(b"\0" * file.stat().st_size)
@@ -70,7 +70,7 @@ def test_a_damaged_engine_file_is_rebuilt(folder: Path, rebuild: tuple[str, ...]
 
 
 def flip(path: Path, choice: random.Random) -> None:
-    """One bit is another, at each of 20 places."""
+    """Flip one bit at each of 20 positions."""
     data = bytearray(path.read_bytes())
     for _ in range(20):
         data[choice.randrange(len(data))] ^= 1 << choice.randrange(8)
@@ -78,8 +78,8 @@ def flip(path: Path, choice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bits_that_flip_under_the_old_size_and_time_lose_nothing(folder: Path, seed: int) -> None:
-    """It finds them and builds the file anew, or they do not matter."""
+def test_flipped_bits_under_the_same_size_and_time_lose_nothing(folder: Path, seed: int) -> None:
+    """The doctor finds the flipped bits and rebuilds the file, or they are harmless."""
     assert kgserve("doctor", "one", "--data", folder).code == 0
     file = folder / "one_memory" / "graph.kuzu"
     status = file.stat()
@@ -92,7 +92,7 @@ def test_bits_that_flip_under_the_old_size_and_time_lose_nothing(folder: Path, s
         assert len(ids(store)) == 20
 
 
-def test_a_damaged_journal_is_found_and_cut_only_when_told(folder: Path) -> None:
+def test_a_damaged_journal_is_found_and_truncated_only_on_request(folder: Path) -> None:
     segment = min((folder / "one_memory" / "journal").glob("*.log"))
     whole = segment.read_bytes()
     middle = len(whole) // 2
@@ -105,13 +105,13 @@ def test_a_damaged_journal_is_found_and_cut_only_when_told(folder: Path) -> None
     assert kgserve("doctor", "--data", folder).code == 0
 
 
-def test_a_folder_in_service_is_left_alone(server: Running) -> None:
+def test_a_folder_of_a_running_server_is_not_examined(server: Running) -> None:
     refused = kgserve("doctor", "--data", server.data)
     assert refused.code == 1
     assert str(server.process.pid) in refused.err
 
 
-def test_what_is_not_there_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_or_store_is_reported(folder: Path, tmp_path: Path) -> None:
     unknown = kgserve("doctor", "three", "--data", folder)
     assert unknown.code == 1
     assert "three" in unknown.err

@@ -1,4 +1,4 @@
-"""``kgserve import`` and ``export`` in the formats of others, with a server and without one."""
+"""``kgserve import`` and ``export`` in foreign formats, with a server and without one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 class Command:
-    """Runs commands in a data folder that nobody serves."""
+    """Runner of commands in a data folder without a server."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -43,7 +43,7 @@ class Command:
 
 @pytest.fixture(scope="module")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder that no server has, with a store in it."""
+    """Return a data folder without a server, with one store."""
     data = tmp_path_factory.mktemp("idle")
     (data.parent / "lines.ndjson").write_text(LINES)
     assert kgserve("import", "s", data.parent / "lines.ndjson", "--data", data).code == 0
@@ -56,7 +56,7 @@ def command(idle: Path) -> Command:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "graphml"])
-def test_there_and_back_in_a_folder_that_nobody_serves(kind: str, command: Command, tmp_path: Path) -> None:
+def test_round_trip_in_a_folder_without_a_server(kind: str, command: Command, tmp_path: Path) -> None:
     out = command("export", "s", "-o", tmp_path / f"out.{kind}")
     assert (out.code, out.out) == (0, ""), out
     names = [f"out.{kind}"] if kind == "graphml" else [f"out.edges.{kind}", f"out.nodes.{kind}"]
@@ -67,7 +67,7 @@ def test_there_and_back_in_a_folder_that_nobody_serves(kind: str, command: Comma
     assert command.exported(f"copy-{kind}") == command.exported("s")
 
 
-def test_there_and_back_through_a_server(server: Running, tmp_path: Path) -> None:
+def test_round_trip_through_a_server(server: Running, tmp_path: Path) -> None:
     place = ["--server", server.url]
     graphml, folder = tmp_path / "out.graphml", f"{tmp_path / 'new' / 'folder'}/"
     assert kgserve("import", "formats", "-", "--data", server.data, stdin=LINES).code == 0
@@ -82,7 +82,7 @@ def test_there_and_back_through_a_server(server: Running, tmp_path: Path) -> Non
     assert exports[0] == exports[1]
 
 
-def test_moments(command: Command, tmp_path: Path) -> None:
+def test_as_of_and_valid_at(command: Command, tmp_path: Path) -> None:
     (tmp_path / "more.ndjson").write_text('{"kind":"node","id":"c","type":"t"}\n')
     for file in (command.data.parent / "lines.ndjson", tmp_path / "more.ndjson"):
         assert command("import", "moments", file).code == 0
@@ -92,7 +92,7 @@ def test_moments(command: Command, tmp_path: Path) -> None:
     assert command("export", "moments", "--as-of", "soon").code == 2
 
 
-def test_faults_are_rows_of_the_users_files(command: Command, tmp_path: Path) -> None:
+def test_faults_are_reported_by_row_of_the_file(command: Command, tmp_path: Path) -> None:
     nodes, edges = tmp_path / "people.csv", tmp_path / "knows.csv"
     nodes.write_text('id,type,content\na,t,"two\nlines"\nb,t\nc,,x\nd,t,x\n')
     edges.write_text("from,to,relation_type\na,d,R\na,nobody,R\n")
@@ -127,7 +127,7 @@ def test_graphiti(command: Command, tmp_path: Path) -> None:
     assert (done.code, "edges: 5 sent, 5 created" in done.out) == (0, True), done
 
 
-def test_the_memory_servers_file_is_known_by_its_lines(command: Command, tmp_path: Path) -> None:
+def test_the_memory_servers_file_is_recognized_by_its_lines(command: Command, tmp_path: Path) -> None:
     lines = (FIXTURES / "memory-server.jsonl").read_text().splitlines()
     file, out = tmp_path / "memory.json", tmp_path / "out.jsonl"
     file.write_text("\n".join(lines[3:] + lines[:3]))
@@ -171,14 +171,14 @@ def test_wrong_usage(arguments: tuple[str, ...], reason: str, command: Command) 
     assert reason in refused.err
 
 
-def test_a_store_that_is_not_there_leaves_no_file(command: Command, tmp_path: Path) -> None:
+def test_a_missing_store_leaves_no_file(command: Command, tmp_path: Path) -> None:
     done = command("export", "nothing", "-o", tmp_path / "out.csv")
     assert done.code == 1
     assert "nothing" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_import_that_breaks_off_says_where(command: Command, tmp_path: Path) -> None:
+def test_an_invalid_import_file_is_reported_with_its_line(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "cut.graphml"
     file.write_text('<graphml><graph>\n<node id="a"/>\n<node id="b">')
     done = command("import", "cut", file)
@@ -193,7 +193,7 @@ def test_waiting_for_the_indexes_of_a_folder(command: Command, tmp_path: Path) -
     assert not (command.data / "s_memory" / "views" / "keyword").exists()
 
 
-def test_a_folder_that_another_process_has_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_locked_by_another_process_is_rejected(tmp_path: Path) -> None:
     lines = tmp_path / "lines.ndjson"
     lines.write_text(LINES)
     with subprocess.Popen(

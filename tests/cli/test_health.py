@@ -11,12 +11,12 @@ from tests.cli.running import Running, kgserve, serving
 from tests.server.http.certificates import certificate
 
 
-def test_a_server_that_is_there(server: Running) -> None:
+def test_a_running_server(server: Running) -> None:
     done = kgserve("health", "--data", server.data)
     assert (done.code, done.out) == (0, f"{server.url} is alive\n")
 
 
-def test_a_server_that_is_ready(server: Running) -> None:
+def test_a_ready_server(server: Running) -> None:
     done = kgserve("health", "--ready", "--server", server.url)
     assert (done.code, done.out) == (0, f"{server.url} is ready\n")
 
@@ -28,7 +28,7 @@ def test_a_server_with_tls(tmp_path: Path) -> None:
         assert kgserve("health", "--data", secure.data).out == f"{secure.url} is alive\n"
 
 
-def test_probes_that_go_well_leave_no_lines(tmp_path: Path) -> None:
+def test_successful_probes_are_not_logged(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as running, httpx.Client() as http:
         for path in ("/health", "/ready", "/docs"):
             assert http.get(f"{running.url}{path}").status_code == 200
@@ -45,6 +45,6 @@ def test_no_server(tmp_path: Path) -> None:
     assert f"no server has opened {tmp_path}" in done.err
 
 
-def test_something_else_than_kgserve(server: Running) -> None:
+def test_a_server_other_than_kgserve(server: Running) -> None:
     done = kgserve("health", "--server", f"{server.url}/not-here")
     assert done.code == 1

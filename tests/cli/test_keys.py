@@ -1,4 +1,4 @@
-"""`kgserve keys`, and every command, client and bridge that sends one, with real processes."""
+"""`kgserve keys`, and every command, client and bridge that sends a key, with real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.platform.access.keys import audited, bearer, given, now
 from tests.server.http.serving import accepted
 
 NEARBY = "127.1"
-"""Another way to write 127.0.0.1, which kgserve does not take for this machine: nobody else can reach the tests."""
+"""Spelling of 127.0.0.1 that kgserve does not recognize as local; other machines cannot reach the tests."""
 BATCH = {"nodes": [{"id": "n", "type": "t", "content": "words"}], "edges": []}
 
 
@@ -32,7 +32,7 @@ def created(data: Path, *options: str) -> str:
 
 @pytest.mark.abuse(25)
 def test_only_a_hash_and_the_prefix_are_kept(tmp_path: Path) -> None:
-    """ABUSE 25: in no file of the data folder, and nobody else may read what is kept."""
+    """ABUSE 25: no file of the data folder contains the key, and key files are private."""
     data = tmp_path / "data"
     text = created(data, "--role", "write", "--stores", "a,team-*", "--expires", "30d", "--name", "ci")
     assert text.startswith("kgs_")
@@ -59,7 +59,7 @@ def test_only_a_hash_and_the_prefix_are_kept(tmp_path: Path) -> None:
     ("options", "says"),
     [(("--role", "owner"), "owner"), (("--role", "read", "--expires", "soon"), "is not a duration")],
 )
-def test_what_cannot_be_a_key_is_refused(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_invalid_keys_are_rejected(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
     done = kgserve("keys", "create", "--data", tmp_path, "--name", "x", *options)
     assert done.code == 2
     assert says in done.err
@@ -81,7 +81,7 @@ def test_names_and_ids(tmp_path: Path) -> None:
     assert acts == [("keys create", "done"), ("keys revoke", "done"), ("keys revoke", "done")]
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_or_created(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     for command in (("list",), ("revoke", "one")):
         done = kgserve("keys", *command, "--data", folder)
@@ -91,7 +91,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert (made.code, f"created the data folder {folder}" in made.err) == (0, True)
 
 
-def test_damaged_keys_are_not_written_over(tmp_path: Path) -> None:
+def test_damaged_keys_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{")
     done = kgserve("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")
     assert (done.code, "cannot be read" in done.err) == (1, True)
@@ -99,12 +99,12 @@ def test_damaged_keys_are_not_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse(27)
-def test_others_are_not_served_without_keys(tmp_path: Path) -> None:
-    """ABUSE 27: nor with keys that open nothing."""
+def test_remote_callers_are_not_served_without_keys(tmp_path: Path) -> None:
+    """ABUSE 27: nor with invalid keys."""
     given(tmp_path, "read", name="revoked")
     revoke_key(tmp_path, "revoked", now())
     given(tmp_path, "read", expires_at=now())
-    everywhere = "0.0.0.0"  # noqa: S104 - it must refuse it
+    everywhere = "0.0.0.0"  # noqa: S104 - must be rejected
     for host in (everywhere, "192.0.2.1", "::"):
         with pytest.raises(InvalidInput, match="can be reached from other machines"):
             check_may_start(Settings(host=host), tmp_path)
@@ -116,8 +116,8 @@ def test_others_are_not_served_without_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse(24)
-def test_everybody_who_asks_a_server_that_wants_keys(tmp_path: Path) -> None:
-    """ABUSE 24 as well: after a day of all kinds of requests neither log holds a key."""
+def test_every_client_of_a_server_that_requires_keys(tmp_path: Path) -> None:
+    """ABUSE 24: after requests of all kinds, no log contains a key."""
     data = tmp_path / "data"
     admin = created(data, "--role", "admin", "--name", "boss")
     with serving(data, "--embedding-provider", "hashing") as server:
@@ -135,13 +135,13 @@ def test_everybody_who_asks_a_server_that_wants_keys(tmp_path: Path) -> None:
         assert revoked.code == 0
         assert httpx.get(f"{server.url}/api/memory", headers=bearer(reader)).status_code == 401
     logs = (tmp_path / "data.log").read_text() + (data / "audit.log").read_text()
-    assert reader[:12] in logs, "the path that held one is in the log, without its secret"
+    assert reader[:12] in logs, "the path that contained a key is logged without its secret"
     assert reader[13:] not in logs
     assert admin[13:] not in logs
 
 
 def _commands(server: Running, reader: str) -> None:
-    """The folder's own user needs no key; who names the server by another address, does."""
+    """Run all commands: the folder's user needs no key locally, but one at another address."""
     listed = kgserve("stores", "--data", server.data)
     assert [row[0] for row in listed.lines()[1:]] == ["mine", "other"]
     away = ("--server", server.url.replace("127.0.0.1", "localhost"), "--data", server.data)
@@ -179,7 +179,7 @@ async def _asynchronous(server: Running, reader: str) -> None:
 
 
 def _bridge(server: Running, reader: str) -> None:
-    """One call of a tool: with the folder's token, with a key, and without either."""
+    """Call a tool with the folder's token, with a key, and without either."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -203,7 +203,7 @@ def _bridge(server: Running, reader: str) -> None:
     assert "KGSERVE_KEY" in kgserve_process("mcp", "--data", server.data, "--url", away, stdin=line).out
 
 
-def test_an_editor_gets_the_key_as_a_variable() -> None:
+def test_an_editor_passes_the_key_in_the_environment() -> None:
     text = f"kgs_abcdefgh_{'A' * 43}"
     done = kgserve("mcp", "config", "--client", "cursor", "--url", "http://kg.example:1", "--key", text)
     [entry] = json.loads(done.out)["mcpServers"].values()
@@ -213,8 +213,8 @@ def test_an_editor_gets_the_key_as_a_variable() -> None:
 
 
 @pytest.mark.abuse(27, 28)
-def test_another_address_without_keys_on_request(tmp_path: Path) -> None:
-    """ABUSE 27 and 28: it says so aloud and on record; the first key ends it, and no later one opens it again."""
+def test_remote_access_without_keys_on_request(tmp_path: Path) -> None:
+    """ABUSE 27 and 28: it is printed and audited; the first key ends it permanently."""
     data = tmp_path / "data"
     with serving(data, "--host", NEARBY, "--insecure-no-auth") as server:
         assert httpx.get(f"{server.url}/api/memory").status_code == 200

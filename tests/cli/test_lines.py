@@ -11,14 +11,14 @@ from kgserve.cli.transfer import KEEPALIVE_BLANKS, lines_of
 NODE = b'{"kind":"node","id":"a","type":"t"}\n'
 
 
-def test_a_file_and_what_is_no_file_of_the_system(tmp_path: Path) -> None:
+def test_a_file_and_an_object_without_a_descriptor(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(NODE * 20_000)
     with (tmp_path / "lines").open("rb") as file:
         assert b"".join(lines_of(file)) == NODE * 20_000
     assert list(lines_of(io.BytesIO(NODE))) == [NODE]
 
 
-def test_a_silent_pipe_gives_signs_of_life_between_lines_alone() -> None:
+def test_a_silent_pipe_gets_keepalive_blanks_only_between_lines() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as file:
         blocks = lines_of(file, silence=0.05)
@@ -32,11 +32,11 @@ def test_a_silent_pipe_gives_signs_of_life_between_lines_alone() -> None:
         while (block := next(blocks)) == KEEPALIVE_BLANKS:
             pass
         assert block == NODE[:9]
-        os.write(writing, NODE[9:])  # a blank in the middle of the line would have come first
+        os.write(writing, NODE[9:])  # a blank within the line would have come first
         assert next(blocks) == NODE[9:]
         os.close(writing)
         assert set(blocks) <= {KEEPALIVE_BLANKS}
 
 
-def test_a_sign_of_life_is_part_of_the_line_that_follows() -> None:
+def test_keepalive_blanks_belong_to_the_following_line() -> None:
     assert msgspec.json.decode(KEEPALIVE_BLANKS + NODE)["id"] == "a"

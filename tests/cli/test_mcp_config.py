@@ -1,4 +1,4 @@
-"""`kgserve mcp`: its options, its help, and what `config` prints."""
+"""`kgserve mcp`: its options, its help, and the output of `config`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def printed(*arguments: object, **variables: str) -> dict[str, Any]:
     return msgspec.json.decode(done.out, type=dict[str, Any]) if done.out.startswith("{") else tomllib.loads(done.out)
 
 
-def test_the_two_parsers_know_the_same_options() -> None:
+def test_both_parsers_have_the_same_options() -> None:
     assert isinstance(MCP, click.Group)
     shown = {option: each.name for each in MCP.params for option in each.opts}
     config = {option: each.name for each in MCP.commands["config"].params for option in each.opts}
@@ -45,7 +45,7 @@ def test_it_is_in_the_help() -> None:
         assert {"--data", "--url", "--store", "config"} <= set(shown.out.replace(",", " ").split())
 
 
-def test_wrong_usage_is_the_same_by_either_way() -> None:
+def test_wrong_usage_is_the_same_with_both_parsers() -> None:
     for arguments in (
         ("--nope",),
         ("--url",),
@@ -74,7 +74,7 @@ def test_each_client_reads_its_own_root(client: str, tmp_path: Path) -> None:
     assert Path(entry["command"]).is_absolute()
 
 
-def test_what_it_prints_starts_the_bridge(tmp_path: Path) -> None:
+def test_the_printed_configuration_starts_the_bridge(tmp_path: Path) -> None:
     entry = printed("--client", "generic", "--data", tmp_path / "data")["mcpServers"]["kgserve"]
     done = subprocess.run(
         [entry["command"], *entry["args"]],
@@ -86,16 +86,16 @@ def test_what_it_prints_starts_the_bridge(tmp_path: Path) -> None:
         env=environment(),
     )
     assert msgspec.json.decode(done.stdout, type=dict[str, Any])["error"]["code"] == -32700
-    assert list(tmp_path.iterdir()) == [], "nothing was asked that needs a server"
+    assert list(tmp_path.iterdir()) == [], "no request needed a server"
 
 
-def test_the_folder_is_absolute_wherever_it_comes_from(tmp_path: Path) -> None:
+def test_the_folder_is_always_absolute(tmp_path: Path) -> None:
     for arguments, variables in [(("--data", "here"), {}), ((), {"KGSERVE_DATA_DIR": "here"}), ((), {})]:
         args = printed("--client", "cursor", *arguments, **variables)["mcpServers"]["kgserve"]["args"]
         assert args[-6:-4] == ["--data", str(Path("here" if arguments or variables else "kgserve-data").absolute())]
 
 
-def test_an_address_takes_the_place_of_the_folder() -> None:
+def test_a_url_replaces_the_folder() -> None:
     args = printed("--client", "cursor", "--url", "http://127.0.0.1:8080")["mcpServers"]["kgserve"]["args"]
     assert args[-7:-4] == ["mcp", "--url", "http://127.0.0.1:8080"]
 
@@ -112,12 +112,12 @@ def test_an_address_takes_the_place_of_the_folder() -> None:
         ("a" * 80, "a" * 64),
     ],
 )
-def test_the_store_is_called_like_the_project(folder: str, store: str) -> None:
+def test_the_store_is_named_after_the_project(folder: str, store: str) -> None:
     assert usual_store(EDITORS["cursor"], Path("/work", folder), _is_store_name) == store
     assert usual_store(EDITORS["windsurf"], Path("/work", folder), _is_store_name) == "memory"
 
 
-def test_a_store_is_always_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_is_always_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Shop One").mkdir()
     for folder, store in ((tmp_path / "Shop One", "shop-one"), (Path.home(), "memory"), (Path("/"), "memory")):
         monkeypatch.chdir(folder)
@@ -126,7 +126,7 @@ def test_a_store_is_always_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert printed("--client", "codex")["mcp_servers"]["kgserve"]["args"][-4:] == ["--store", "memory", *LISTED]
 
 
-def test_where_it_belongs_is_said_beside_it(tmp_path: Path) -> None:
+def test_the_destination_is_printed_on_standard_error(tmp_path: Path) -> None:
     done = kgserve("mcp", "config", "--client", "claude-code", "--data", tmp_path / "my data")
     assert EDITORS["claude-code"].place in done.err
     assert "claude mcp add kgserve -- " in done.err
@@ -151,7 +151,7 @@ def test_where_it_belongs_is_said_beside_it(tmp_path: Path) -> None:
         ("freebsd14", "['serve']", {"Linux", "freebsd14"}),
     ],
 )
-def test_other_systems_are_told_in_a_sentence(system: str, arguments: str, words: set[str], tmp_path: Path) -> None:
+def test_unsupported_systems_get_a_message(system: str, arguments: str, words: set[str], tmp_path: Path) -> None:
     program = (
         f"import sys; sys.platform = {system!r}; sys.argv[1:] = {arguments}\nimport kgserve.__main__ as m; m.main()"
     )
@@ -163,7 +163,7 @@ def test_other_systems_are_told_in_a_sentence(system: str, arguments: str, words
     assert words <= set(done.stderr.replace(";", " ").replace(",", " ").replace("`", " ").split())
 
 
-def test_the_registrys_manifest_fits_the_package() -> None:
+def test_the_registry_manifest_matches_the_package() -> None:
     manifest = msgspec.json.decode((TOP / "server.json").read_bytes(), type=dict[str, Any])
     assert manifest["$schema"] == "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
     assert len(manifest["description"]) <= 100

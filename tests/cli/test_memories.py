@@ -1,4 +1,4 @@
-"""``kgserve consolidate``, and the memory server's files as memories."""
+"""``kgserve consolidate``, and files of the MCP memory server imported as memories."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def written(tmp_path: Path) -> Path:
 
 
 def contents(store: Store) -> dict[str, list[str]]:
-    """What is remembered, by whom it is about."""
+    """Return the contents of memories by the entity they are about."""
     return {
         each.name: sorted(memory.content for memory in store.entity_memories(each.id).memories)
         for each in store.entities().entities
     }
 
 
-def test_observations_become_memories_and_nothing_is_doubled(server: Running, written: Path) -> None:
+def test_observations_become_memories_without_duplicates(server: Running, written: Path) -> None:
     command = ("import", "imported", str(written), "--format", "memory-server", "--as-memories", "--server", server.url)
     done = kgserve(*command)
     assert (done.code, "observations[2] is blank" in done.err) == (1, True)
@@ -51,7 +51,7 @@ def test_observations_become_memories_and_nothing_is_doubled(server: Running, wr
         assert len(list(store.export())) == len(before)
 
 
-def test_what_is_no_line_of_the_memory_servers_is_told_by_its_number(server: Running, tmp_path: Path) -> None:
+def test_invalid_memory_server_lines_are_reported_by_number(server: Running, tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     path.write_text(f'{json.dumps(LINES[1])}\n{{"kind": "node", "id": "a", "type": "t"}}\n')
     done = kgserve("import", "mixed", str(path), "--as-memories", "--server", server.url)
@@ -62,7 +62,7 @@ def test_what_is_no_line_of_the_memory_servers_is_told_by_its_number(server: Run
     assert "--format memory-server" in refused.err
 
 
-def test_consolidation_and_its_undoing(server: Running) -> None:
+def test_consolidation_and_its_undo(server: Running) -> None:
     with Client(server.url) as client:
         store = client.store("consolidated")
         for content in ("The shop opens at nine", "the shop opens at nine."):

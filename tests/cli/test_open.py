@@ -1,4 +1,4 @@
-"""`kgserve open`: an address, and behind it a key for the page where keys are asked for."""
+"""`kgserve open`: an address, with a key for the page if keys are required."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(data: Path, *options: str, **variables: str) -> str:
     return done.out.strip()
 
 
-def test_an_address_and_a_key_where_keys_are_asked_for(tmp_path: Path) -> None:
+def test_the_address_contains_a_key_if_keys_are_required(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data) as running:
         assert opened(data) == f"{running.url}/"
@@ -59,7 +59,7 @@ def test_an_address_and_a_key_where_keys_are_asked_for(tmp_path: Path) -> None:
     assert [line["act"] for line in audited(data) if line["kind"] == "admin"].count("browserKey") == 2
 
 
-def test_it_starts_a_browser(tmp_path: Path) -> None:
+def test_it_opens_a_browser(tmp_path: Path) -> None:
     data, seen = tmp_path / "data", tmp_path / "seen"
     program = tmp_path / "browser"
     program.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
@@ -80,5 +80,5 @@ def test_the_page_can_be_turned_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["admin", "", 7])
-def test_a_page_gets_no_more_than_writing(server: Running, role: object) -> None:
+def test_a_page_gets_at_most_the_write_role(server: Running, role: object) -> None:
     assert httpx.post(f"{server.url}/api/browser-key", json={"role": role}).status_code == 400

@@ -36,7 +36,7 @@ def test_the_option_wins_over_the_variable_and_the_variable_over_the_default(mon
     assert settings.data_dir == Path("here")
 
 
-def test_each_value_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_invalid_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_MAX_EDGES", "many")
     with pytest.raises(InvalidInput, match=r"--port.*KGSERVE_MAX_EDGES"):
         load({"port": -1})
@@ -56,7 +56,7 @@ def test_versions() -> None:
     assert kgserve("--version").out == f"kgserve {__version__}\n"
 
 
-def test_no_command_shows_what_there_is() -> None:
+def test_without_a_command_the_help_is_shown() -> None:
     shown = kgserve()
     assert shown.code == 2
     for name in group.commands:

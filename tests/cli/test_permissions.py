@@ -1,4 +1,4 @@
-"""Who may read what kgserve writes, whatever umask it is started with."""
+"""Permissions of files that kgserve writes, whatever the umask."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.cli.running import COMMAND, kgserve, serving
 from tests.client.embedded.running import OPENING, Program
 
 CARELESS = ("sh", "-c", 'umask 0; exec "$@"', "sh", *COMMAND)
-NODES = {"nodes": [{"id": "a", "type": "secret", "content": "nobody else's"}]}
+NODES = {"nodes": [{"id": "a", "type": "secret", "content": "private"}]}
 
 
 def careless(*arguments: object) -> None:
-    """Run a command with umask 0, which asks for nothing to be kept back."""
+    """Run a command with umask 0."""
     before = os.umask(0)
     try:
         done = kgserve(*arguments)
@@ -33,7 +33,7 @@ def open_to_others(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with one store, made by a server with umask 0."""
+    """Return a data folder with one store, created by a server with umask 0."""
     data = tmp_path_factory.mktemp("made") / "data"
     with serving(data, program=CARELESS) as server:
         for nodes in (NODES, NODES):
@@ -44,11 +44,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A copy of it, modes included."""
+    """Return a copy of that folder, modes included."""
     return shutil.copytree(made, tmp_path / "new" / "data")
 
 
-def test_a_server_and_the_commands_write_for_their_user_alone(folder: Path, tmp_path: Path) -> None:
+def test_server_and_commands_write_private_files(folder: Path, tmp_path: Path) -> None:
     backups, restored, lines = tmp_path / "safe" / "backups", tmp_path / "restored", tmp_path / "s.ndjson"
     careless("keys", "create", "--role", "admin", "--name", "me", "--data", folder)
     careless("backup", "--to", backups, "--data", folder)
@@ -58,10 +58,10 @@ def test_a_server_and_the_commands_write_for_their_user_alone(folder: Path, tmp_
     careless("import", "t", lines, "--data", restored)
     assert {path for each in (folder, backups.parent) for path in open_to_others(each)} == set()
     assert [path for path in open_to_others(restored) if path.is_dir()] == []
-    assert stat.S_IMODE(lines.stat().st_mode) == 0o666, "it is its user's file, and as that user's umask has it"
+    assert stat.S_IMODE(lines.stat().st_mode) == 0o666, "the user's own file follows the umask"
 
 
-def test_a_library_leaves_the_umask_alone_and_closes_the_folder(tmp_path: Path) -> None:
+def test_a_library_keeps_the_umask_and_restricts_the_folder(tmp_path: Path) -> None:
     data = tmp_path / "data"
     text = "store.inject([{'id': 'a', 'type': 't'}])\nprint(os.umask(0))\nlibrary.close()"
     with Program(data, text, opening="os.umask(0)\n" + OPENING) as program:
@@ -71,7 +71,7 @@ def test_a_library_leaves_the_umask_alone_and_closes_the_folder(tmp_path: Path) 
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_a_folder_from_before_is_closed_at_the_start(folder: Path) -> None:
+def test_an_existing_folder_is_restricted_at_startup(folder: Path) -> None:
     unlock(folder)
     outside = folder.parent / "outside"
     outside.write_text("linked to")
@@ -84,7 +84,7 @@ def test_a_folder_from_before_is_closed_at_the_start(folder: Path) -> None:
     assert "data_folder_closed_to_others" in (folder.parent / f"{folder.name}.log").read_text()
 
 
-def test_what_else_lies_in_the_folder_stays_as_it_is(folder: Path) -> None:
+def test_foreign_files_in_the_folder_keep_their_modes(folder: Path) -> None:
     unlock(folder)
     own = folder / "thesis.tex"
     own.write_text("mine")
@@ -93,7 +93,7 @@ def test_what_else_lies_in_the_folder_stays_as_it_is(folder: Path) -> None:
     assert set(open_to_others(folder)) == {folder, own}
 
 
-def test_doctor_tells_and_mends(folder: Path) -> None:
+def test_doctor_reports_and_repairs_permissions(folder: Path) -> None:
     assert "modes" not in kgserve("doctor", "--data", folder).out
     unlock(folder)
     found = kgserve("doctor", "--data", folder)
@@ -101,13 +101,13 @@ def test_doctor_tells_and_mends(folder: Path) -> None:
     assert ["data folder", "modes", "BAD"] in [line[:3] for line in found.lines()]
     assert open_to_others(folder) == []
     assert kgserve("doctor", "--data", folder).code == 0
-    # Behind a closed folder nobody can reach it: no fault, but not left so either.
+    # Unreachable within a private folder: not a fault, but repaired.
     (folder / "s_memory" / "graph.kuzu").chmod(0o644)
     assert kgserve("doctor", "--data", folder).code == 0
     assert open_to_others(folder) == []
 
 
 def unlock(folder: Path) -> None:
-    """Modes as the versions before left them."""
+    """Set the modes that older versions left."""
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)

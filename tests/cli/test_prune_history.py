@@ -20,7 +20,7 @@ def states(server: Running, store: str) -> int:
     return len(answer.json()["states"])
 
 
-def test_it_says_how_many_states_went(server: Running) -> None:
+def test_it_reports_the_number_of_deleted_states(server: Running) -> None:
     load(server, "some", 5)
     done = prune(server, "some", "--before", "3")
     assert (done.code, done.out) == (0, "some: 2 states deleted; its history is available from sequence 3 on\n")
@@ -31,20 +31,20 @@ def test_it_says_how_many_states_went(server: Running) -> None:
     assert states(server, "some") == 1
 
 
-def test_without_a_moment_the_settings_count(server: Running) -> None:
+def test_without_a_moment_the_settings_apply(server: Running) -> None:
     load(server, "usual", 3)
     done = prune(server, "usual")
     assert (done.code, done.out) == (0, "usual: 0 states deleted; its history is available from the beginning\n")
     assert states(server, "usual") == 3
 
 
-def test_the_data_folder_names_the_server(server: Running) -> None:
+def test_the_data_folder_selects_the_server(server: Running) -> None:
     load(server, "named", 2)
     done = kgserve("prune-history", "named", "--before", "2", "--data", server.data)
     assert (done.code, done.out[:22]) == (0, "named: 1 state deleted")
 
 
-def test_what_it_cannot_do(server: Running) -> None:
+def test_invalid_requests_are_rejected(server: Running) -> None:
     load(server, "off", 1)
     httpx.patch(f"{server.url}/api/memory/off", json={"history": "none"}).raise_for_status()
     for store, options, words in (

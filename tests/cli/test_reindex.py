@@ -31,14 +31,14 @@ def indexes(server: Running, store: str) -> dict[str, Any]:
     return {index["name"]: index for index in answer["indexes"]}
 
 
-def test_an_import_that_waits_can_be_searched_at_once(server: Running) -> None:
+def test_an_import_that_waits_is_searchable_immediately(server: Running) -> None:
     loaded = load(server, "waited", "--wait-index")
     assert loaded.code == 0, loaded
     assert loaded.err == ""
     assert found(server, "waited", "green tea")[0] == "tea"
 
 
-def test_reindex_makes_both_indexes_anew(server: Running) -> None:
+def test_reindex_rebuilds_both_indexes(server: Running) -> None:
     assert load(server, "anew").code == 0
     made = kgserve("reindex", "anew", "--server", server.url)
     assert made.code == 0, made
@@ -49,7 +49,7 @@ def test_reindex_makes_both_indexes_anew(server: Running) -> None:
     assert found(server, "anew", "rain")[0] == "rain"
 
 
-def test_the_indexes_of_the_past_are_shown_and_not_waited_for(server: Running) -> None:
+def test_indexes_of_past_states_are_shown_but_not_waited_for(server: Running) -> None:
     assert load(server, "past", "--wait-index").code == 0
     assert httpx.delete(f"{server.url}/api/memory/past/nodes/tea").is_success
     until(lambda: indexes(server, "past")["past-vector"]["entities"] >= 1)
@@ -63,14 +63,14 @@ def test_the_indexes_of_the_past_are_shown_and_not_waited_for(server: Running) -
     assert [*indexes(server, "past")] == ["keyword", "vector"]
 
 
-def test_a_terminal_sees_the_progress_of_the_indexes(server: Running) -> None:
+def test_a_terminal_shows_the_progress_of_the_indexes(server: Running) -> None:
     assert load(server, "seen").code == 0
     shown = on_a_terminal("reindex", "seen", "--server", server.url)
     assert "Keyword index" in shown
     assert "2 of 2 entities" in shown
 
 
-def test_stores_can_show_how_far_the_indexes_are(server: Running) -> None:
+def test_stores_can_show_the_lag_of_the_indexes(server: Running) -> None:
     assert load(server, "indexed", "--wait-index").code == 0
     head, *rows = kgserve("stores", "--indexes", "--server", server.url).lines()
     assert head[-4:] == ["keyword_lag", "vector_lag", "pending", "index_error"]
@@ -79,13 +79,13 @@ def test_stores_can_show_how_far_the_indexes_are(server: Running) -> None:
     assert kgserve("stores", "--indexes", "--json", "--server", server.url).code == 2
 
 
-def test_there_is_nothing_to_make_without_a_store(server: Running) -> None:
+def test_reindex_of_a_missing_store_fails(server: Running) -> None:
     refused = kgserve("reindex", "no-such-store", "--server", server.url)
     assert refused.code == 1
     assert "no-such-store" in refused.err
 
 
-def test_indexes_that_are_turned_off_are_a_failure(tmp_path: Path) -> None:
+def test_disabled_indexes_are_an_error(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--indexes", "none") as server:
         loaded = load(server, "off", "--wait-index")
         assert loaded.code == 1
@@ -96,7 +96,7 @@ def test_indexes_that_are_turned_off_are_a_failure(tmp_path: Path) -> None:
         assert "turned off" in refused.err
 
 
-def test_another_model_is_refused_until_reindexing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_model_is_rejected_until_reindexing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.cli.stores.INDEX_ERROR_TIMEOUT_SECONDS", 0.2)
     data = tmp_path / "data"
     with serving(data, *WORDS) as server:

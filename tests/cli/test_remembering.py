@@ -1,4 +1,4 @@
-"""``kgserve retain``, ``recall``, ``reflect`` and ``forget``, and what hooks of editors get."""
+"""``kgserve retain``, ``recall``, ``reflect`` and ``forget``, and hooks of editors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.server.http.serving import serving
 EVENT = {"session_id": "s", "cwd": "/", "hook_event_name": "UserPromptSubmit"}
 PATIENCE = 30
 PATIENT = ("--within", str(PATIENCE))
-"""For hooks that are to be answered however busy the machine is."""
+"""Options of hooks that must be answered on a busy machine."""
 
 
 def said(server: Running, *command: str, stdin: str = "") -> str:
@@ -30,7 +30,7 @@ def said(server: Running, *command: str, stdin: str = "") -> str:
     return done.out
 
 
-def test_a_memory_by_the_four_verbs(server: Running) -> None:
+def test_the_four_memory_commands(server: Running) -> None:
     store = "four-verbs"
     retained = said(
         server, "retain", store, "-", "--type", "decision", "--about", "Alice", stdin="We ship Postgres 16.\n"
@@ -45,8 +45,8 @@ def test_a_memory_by_the_four_verbs(server: Running) -> None:
     changed = json.loads(said(server, "retain", store, "We ship Postgres 17.", "--supersedes", memory, "--json"))
     assert changed["operations"][0]["type"] == "update"
     assert "2 memories would be forgotten" in said(server, "forget", store, memory, "--dry-run")
-    assert "2 memories withdrawn" in said(server, "forget", store, memory, "--reason", "asked to")
-    assert "2 memories brought back" in said(server, "forget", store, memory, "--undo")
+    assert "2 memories forgotten" in said(server, "forget", store, memory, "--reason", "asked to")
+    assert "2 memories restored" in said(server, "forget", store, memory, "--undo")
     assert "2 memories would be erased" in said(server, "forget", store, memory, "--erase", "--dry-run")
     told = said(server, "forget", store, memory, "--erase")
     assert "2 memories erased" in told
@@ -82,7 +82,7 @@ def test_lines_of_a_file_are_retained_in_batches(server: Running, tmp_path: Path
     assert kgserve("retain", "lines", "--file", str(facts), "--about", "x", "--server", server.url).code == 2
 
 
-def test_a_hook_is_answered_or_nothing_is_said(server: Running, tmp_path: Path) -> None:
+def test_a_hook_prints_an_answer_or_nothing(server: Running, tmp_path: Path) -> None:
     store = "hooked"
     said(server, "retain", store, "Trams stop at the harbour.")
     with Client(server.url) as client:
@@ -113,7 +113,7 @@ def test_a_hook_is_answered_or_nothing_is_said(server: Running, tmp_path: Path) 
     assert "Trams stop" in begun["additionalContext"]
     with Client(server.url) as client:
         [memory] = client.store(store).memories().memories
-        assert memory.access_count == 0, "what nobody has asked for is no use"
+        assert memory.access_count == 0, "recalls by hooks are not accesses"
 
     assert told(EVENT | {"prompt": " "}) == ""
     other = json.loads(told({"hookEventName": "SessionStart", "source": "new"}))["hookSpecificOutput"]
@@ -137,7 +137,7 @@ def test_a_hook_is_answered_or_nothing_is_said(server: Running, tmp_path: Path) 
         ("vscode", ["SessionStart"], 5),
     ],
 )
-def test_hooks_have_the_form_of_each_editor(client: str, events: list[str], seconds: int) -> None:
+def test_hooks_have_each_editors_format(client: str, events: list[str], seconds: int) -> None:
     printed = kgserve("mcp", "hooks", "--client", client, "--store", "s", "--url", "http://127.0.0.1:1")
     assert printed.code == 0
     file = json.loads(printed.out)
@@ -153,7 +153,7 @@ def test_hooks_have_the_form_of_each_editor(client: str, events: list[str], seco
     assert f"{client!r}" in unknown.err
 
 
-def test_a_prompt_about_something_else_gets_nothing(tmp_path: Path) -> None:
+def test_an_unrelated_prompt_gets_nothing(tmp_path: Path) -> None:
     store, models = "shop", model_settings().models_dir
     options = {"embedding_provider": "local", "models_dir": models}
     with serving(tmp_path / "data", **options) as served, Client(served.url) as client:
@@ -169,8 +169,8 @@ def test_a_prompt_about_something_else_gets_nothing(tmp_path: Path) -> None:
         assert told("sort these imports") == told("make the button blue") == ""
 
 
-def test_a_hook_does_not_wait_for_one_that_goes_on_for_ever() -> None:
-    """A byte now and then is no answer: the time is for all of it."""
+def test_a_hook_does_not_wait_for_an_endless_answer() -> None:
+    """The time limit covers the whole answer, even if single bytes keep arriving."""
     with socket.create_server(("127.0.0.1", 0)) as slow:
         slow.settimeout(PATIENCE)
         done = threading.Event()
@@ -195,7 +195,7 @@ def test_a_hook_does_not_wait_for_one_that_goes_on_for_ever() -> None:
     assert (found.code, found.out, found.err) == (0, "", "")
 
 
-def test_a_hook_does_not_wait_for_a_server_that_says_nothing(tmp_path: Path) -> None:
+def test_a_hook_does_not_wait_for_a_silent_server(tmp_path: Path) -> None:
     event = json.dumps(EVENT | {"prompt": "anything"})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -24,7 +24,7 @@ def test_a_second_server_on_the_folder_names_the_first(server: Running) -> None:
     assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
 
 
-def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+def test_an_occupied_port_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = kgserve("serve", "--data", tmp_path / "data", "--port", port)
@@ -35,14 +35,14 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
         pass
 
 
-def test_a_data_folder_that_cannot_be_one_is_one_sentence(tmp_path: Path) -> None:
+def test_an_invalid_data_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = kgserve("serve", "--data", tmp_path / "file", "--port", 0)
     assert refused.code == 1
     assert str(tmp_path / "file") in refused.err
 
 
-def test_values_that_do_not_fit_are_wrong_usage() -> None:
+def test_invalid_values_are_wrong_usage() -> None:
     for arguments, variables, named in [
         (("--port", "70000"), {}, "--port"),
         (("--port", "eighty"), {}, "--port"),
@@ -56,11 +56,11 @@ def test_values_that_do_not_fit_are_wrong_usage() -> None:
         assert named in refused.err
 
 
-def test_the_server_file_is_for_its_owner_only(server: Running) -> None:
+def test_the_server_file_is_private(server: Running) -> None:
     assert (server.data / "server.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_log_in_json_has_no_other_lines_and_names_who_asked(tmp_path: Path) -> None:
+def test_a_json_log_contains_only_json_and_names_callers(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = given(data, "read", name="the night job")
     command = [*COMMAND, "serve", "--data", str(data), "--port", "0", "--log-format", "json"]

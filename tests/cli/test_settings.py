@@ -1,4 +1,4 @@
-"""Stores that are made, set, searched and dropped from the command line."""
+"""Stores that are created, configured, searched and dropped from the command line."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_settings_are_changed_one_by_one(server: Running) -> None:
         ("memory.alpha=2", 1, "memory.alpha"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(server: Running, wrong: str, code: int, said: str) -> None:
+def test_invalid_settings_are_rejected_by_name(server: Running, wrong: str, code: int, said: str) -> None:
     kgserve("create", "refused", "--server", server.url)
     done = kgserve("settings", "refused", wrong, "--server", server.url)
     assert done.code == code
     assert said in done.err
 
 
-def test_a_store_is_dropped_by_who_means_it(server: Running) -> None:
+def test_a_store_is_dropped_after_confirmation(server: Running) -> None:
     kgserve("create", "doomed", "--server", server.url)
     asked = kgserve("drop", "doomed", "--server", server.url)
     assert asked.code == 2
@@ -78,7 +78,7 @@ def test_a_store_is_dropped_by_who_means_it(server: Running) -> None:
     assert "no store" in kgserve("drop", "doomed", "--yes", "--server", server.url).err
 
 
-def test_search_finds_best_first(server: Running) -> None:
+def test_search_lists_the_best_hits_first(server: Running) -> None:
     texts = {"moby": "A whale that is white\nand large", "emma": "A matchmaker", "long": "whale " * 200}
     nodes = [{"id": name, "type": "book", "content": text} for name, text in texts.items()]
     body = {"nodes": nodes}
@@ -99,7 +99,7 @@ def test_search_finds_best_first(server: Running) -> None:
 
 
 def answered(answer: str, *arguments: str) -> str:
-    """Run a command on a pseudo-terminal and type an answer; what it showed there."""
+    """Run a command on a pseudo-terminal and type an answer. Return the displayed text."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *arguments], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment()

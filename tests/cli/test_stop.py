@@ -11,7 +11,7 @@ from tests.cli.mcp_stdio.editor import SMALL
 from tests.cli.running import PATIENCE, kgserve, serving
 
 
-def test_it_stops_the_server_of_a_folder_and_says_which(tmp_path: Path) -> None:
+def test_it_stops_the_server_of_a_folder_and_names_it(tmp_path: Path) -> None:
     with serving(tmp_path, variables=SMALL) as server:
         stopped = kgserve("stop", "--data", tmp_path)
         assert (stopped.code, stopped.err) == (0, "")
@@ -23,14 +23,14 @@ def test_it_stops_the_server_of_a_folder_and_says_which(tmp_path: Path) -> None:
     assert f"no server is running for {tmp_path}" in again.err
 
 
-def test_one_that_hangs_is_killed_by_force(tmp_path: Path) -> None:
+def test_a_hung_server_is_killed_with_force(tmp_path: Path) -> None:
     with serving(tmp_path, variables=SMALL) as server:
         server.process.send_signal(signal.SIGSTOP)
         assert kgserve("stop", "--data", tmp_path, "--force").out.startswith("killed the server")
         assert server.process.wait(PATIENCE) == -signal.SIGKILL
 
 
-def test_what_only_has_the_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_other_than_a_server_is_not_stopped(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path):
         refused = kgserve("stop", "--data", tmp_path)
     assert refused.code == 1

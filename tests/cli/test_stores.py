@@ -26,11 +26,11 @@ def test_a_pipe_gets_plain_lines(server: Running) -> None:
     row = next(row for row in rows if row[0] == "listed")
     assert row[1:5] == ["open", "3", "1", "1"]
     assert int(row[5]) > 0
-    assert int(row[6]) == 0, "nobody has asked in Cypher"
+    assert int(row[6]) == 0, "no Cypher query was made"
     assert int(row[7]) >= 0
 
 
-def test_json_is_the_servers_answer(server: Running) -> None:
+def test_json_prints_the_servers_answer(server: Running) -> None:
     inject(server, "as-json")
     answer = msgspec.json.decode(kgserve("stores", "--json", "--data", server.data).out)
     assert "as-json" in {store["name"] for store in answer["stores"]}
@@ -45,7 +45,7 @@ def test_a_terminal_gets_a_table(server: Running) -> None:
     assert "─" in shown
 
 
-def test_a_terminal_sees_the_progress_of_an_import(server: Running, tmp_path: Path) -> None:
+def test_a_terminal_shows_the_progress_of_an_import(server: Running, tmp_path: Path) -> None:
     file = tmp_path / "graph.ndjson"
     file.write_text("".join(f'{{"kind":"node","id":"n{number}","type":"x"}}\n' for number in range(3000)))
     shown = on_a_terminal("import", "watched", str(file), "--server", server.url)
@@ -55,7 +55,7 @@ def test_a_terminal_sees_the_progress_of_an_import(server: Running, tmp_path: Pa
 
 
 def on_a_terminal(*arguments: str) -> str:
-    """Run a command on a pseudo-terminal; what it showed there."""
+    """Run a command on a pseudo-terminal. Return the displayed text."""
     ours, theirs = pty.openpty()
     variables = {"COLUMNS": "120", "TERM": "xterm"}
     with subprocess.Popen(
@@ -66,7 +66,7 @@ def on_a_terminal(*arguments: str) -> str:
         try:
             while block := os.read(ours, 65536):
                 shown += block
-        except OSError:  # Linux says EIO when the other side has closed
+        except OSError:  # Linux reports EIO when the other side has closed
             pass
         finally:
             os.close(ours)

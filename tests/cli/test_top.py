@@ -27,7 +27,7 @@ def watching(*options: str, width: int = 120, height: int = 70) -> Screen:
 
 
 def leave(screen: Screen, key: str) -> int:
-    """Press a key that ends it; its exit code."""
+    """Press a key that ends it. Return its exit code."""
     screen.type(key)
     return screen.end()
 
@@ -43,7 +43,7 @@ def test_once_prints_one_frame(server: Running) -> None:
     assert "\x1b" not in done.out
 
 
-def test_the_processes_of_engines_are_shown(server: Running) -> None:
+def test_engine_processes_are_shown(server: Running) -> None:
     inject(server, "asked", "a", "b")
     query = {"query": "MATCH (e:Entity) RETURN count(*)"}
     httpx.post(f"{server.url}/api/memory/asked/cypher", json=query).raise_for_status()
@@ -53,19 +53,19 @@ def test_the_processes_of_engines_are_shown(server: Running) -> None:
     assert re.search(r"^\s*asked\s.*\s\d+\.\d MiB\s", done.out, re.MULTILINE), done.out
 
 
-def test_a_pipe_is_no_terminal(server: Running) -> None:
+def test_a_pipe_is_rejected(server: Running) -> None:
     done = kgserve("top", "--server", server.url)
     assert done.code == 2
     assert "--once" in done.err
 
 
-def test_without_a_server_it_says_so(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported(tmp_path: Path) -> None:
     done = kgserve("top", "--once", "--server", "127.0.0.1:9")
     assert done.code == 3
     assert "no server answers" in done.err
 
 
-def test_something_else_than_kgserve_is_told(server: Running) -> None:
+def test_a_server_other_than_kgserve_is_reported(server: Running) -> None:
     done = kgserve("top", "--once", "--server", f"{server.url}/docs")
     assert done.code == 1
     assert done.err.strip()
@@ -96,7 +96,7 @@ def test_a_narrow_and_low_terminal_shows_what_fits(server: Running) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
+def test_a_stopped_server_is_waited_for(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data, variables=QUICK) as first:
         inject(first, "kept", "a")
@@ -144,12 +144,12 @@ kgserve_store_engine_losses_total{store="b"} 2
 """
 
 
-def test_rates_are_of_the_time_between_two_looks() -> None:
+def test_rates_cover_the_time_between_two_scrapes() -> None:
     seen = overview(Reading(10.0, Scrape.read(BEFORE)), Reading(12.0, Scrape.read(AFTER)))
-    assert seen.requests == pytest.approx(12.0)  # its own are left out
+    assert seen.requests == pytest.approx(12.0)  # its own scrapes are excluded
     assert seen.errors == pytest.approx(2.0)
     assert seen.p95 == pytest.approx(0.095)
-    assert seen.writes == pytest.approx(2.0)  # a store that was not there has no rate yet
+    assert seen.writes == pytest.approx(2.0)  # a new store has no rate yet
     assert seen.memory is None
     by_name = {store.name: store for store in seen.stores}
     assert (by_name["a"].lag, by_name["a"].check, by_name["b"].check) == (9, False, None)
@@ -157,12 +157,12 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
     assert seen.engine_memory == 40_000_000
 
 
-def test_a_server_that_began_anew_has_no_negative_rates() -> None:
+def test_a_restarted_server_has_no_negative_rates() -> None:
     seen = overview(Reading(10.0, Scrape.read(AFTER)), Reading(12.0, Scrape.read(BEFORE)))
     assert (seen.requests, seen.errors, seen.p95, seen.writes) == (0.0, 0.0, None, 0.0)
 
 
-def test_orders() -> None:
+def test_sort_orders() -> None:
     def line(name: str, nodes: int) -> StoreRow:
         return StoreRow(name, nodes, 0, 0, 0.0, 0, 0, 0, None)
 

@@ -37,7 +37,7 @@ def load(server: Running, store: str, text: str) -> Outcome:
     return kgserve("import", store, "-", "--server", server.url, stdin=text)
 
 
-def test_what_goes_in_comes_out(server: Running, tmp_path: Path) -> None:
+def test_import_and_export_round_trip(server: Running, tmp_path: Path) -> None:
     file = tmp_path / "graph.ndjson"
     file.write_text(lines(*NODES, EDGE))
     loaded = kgserve("import", "round", file, "--data", server.data)
@@ -72,7 +72,7 @@ def test_a_second_import_changes_nothing(server: Running) -> None:
     assert "0 created, 0 updated, 2 unchanged" in again.out
 
 
-def test_wrong_lines_are_named_and_the_rest_is_kept(server: Running) -> None:
+def test_invalid_lines_are_named_and_the_rest_is_imported(server: Running) -> None:
     loaded = load(server, "wrong", lines(NODES[0]) + "{nonsense\n" + lines({"kind": "node"}, NODES[1]))
     assert loaded.code == 1
     assert "nodes: 2 sent, 2 created" in loaded.out
@@ -81,7 +81,7 @@ def test_wrong_lines_are_named_and_the_rest_is_kept(server: Running) -> None:
     assert "line 3: " in loaded.err
 
 
-def test_an_edge_without_its_node_is_told_but_is_no_failure(server: Running) -> None:
+def test_an_edge_without_its_node_is_reported_but_not_a_failure(server: Running) -> None:
     loaded = load(server, "loose", lines(NODES[0], EDGE))
     assert loaded.code == 0
     assert "1 line skipped" in loaded.err
@@ -93,7 +93,7 @@ def test_an_edge_without_its_node_is_told_but_is_no_failure(server: Running) -> 
     [(("import", "no such name", "-"), "a store's name is"), (("export", "no-such-store"), "no-such-store")],
     ids=["import", "export"],
 )
-def test_the_servers_reasons_are_shown(server: Running, arguments: tuple[str, ...], reason: str) -> None:
+def test_the_servers_error_messages_are_shown(server: Running, arguments: tuple[str, ...], reason: str) -> None:
     refused = kgserve(*arguments, "--server", server.url)
     assert refused.code == 1
     assert reason in refused.err
@@ -103,7 +103,7 @@ def test_the_servers_reasons_are_shown(server: Running, arguments: tuple[str, ..
 @pytest.mark.parametrize(
     "arguments", [("import", "x", "-"), ("export", "x"), ("stores",)], ids=lambda each: str(each[0])
 )
-def test_no_server_is_an_exit_code_of_its_own(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_missing_server_has_its_own_exit_code(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     missing = tmp_path / "none"
@@ -117,7 +117,7 @@ def test_no_server_is_an_exit_code_of_its_own(arguments: tuple[str, ...], tmp_pa
         assert reason in lost.err
 
 
-def test_a_data_folder_that_nobody_serves_is_not_taken_for_another(server: Running, tmp_path: Path) -> None:
+def test_a_data_folder_without_a_server_does_not_select_another_server(server: Running, tmp_path: Path) -> None:
     elsewhere = {"KGSERVE_PORT": server.url.rpartition(":")[2]}
     for command in (("stores",), ("export", "x"), ("import", "x", "-"), ("reindex", "x")):
         lost = kgserve(*command, "--data", tmp_path / "typo", variables=elsewhere)
@@ -127,11 +127,11 @@ def test_a_data_folder_that_nobody_serves_is_not_taken_for_another(server: Runni
     assert f"no server has opened {tmp_path}" in lost.err
 
 
-def test_what_is_no_address_is_wrong_usage() -> None:
+def test_an_invalid_url_is_wrong_usage() -> None:
     assert kgserve("stores", "--server", "ftp://127.0.0.1").code == 2
 
 
-def test_a_file_that_is_not_there_is_wrong_usage() -> None:
+def test_a_missing_file_is_wrong_usage() -> None:
     missing = kgserve("import", "x", "/no/such/file")
     assert missing.code == 2
     assert "/no/such/file" in missing.err
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_there_is_wrong_usage() -> None:
 
 @contextmanager
 def breaking_off(sent: bytes) -> Generator[str]:
-    """A server that takes one request, sends ``sent`` and closes."""
+    """Yield a server that takes one request, sends ``sent`` and closes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -157,7 +157,7 @@ def breaking_off(sent: bytes) -> Generator[str]:
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def test_an_export_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
+def test_an_interrupted_export_keeps_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "out.ndjson"
     target.write_text("before")
     with breaking_off(HEAD + b"5\r\n{...}\r\n") as url:
@@ -168,13 +168,13 @@ def test_an_export_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_an_export_that_breaks_off_is_a_failure_in_a_pipe_too() -> None:
+def test_an_interrupted_export_to_a_pipe_fails() -> None:
     with breaking_off(HEAD + b"5\r\n{...}\r\n") as url:
         broken = kgserve("export", "x", "--server", url)
     assert (broken.code, broken.out) == (1, "{...}")
 
 
-def test_an_answer_from_something_else_is_one_sentence() -> None:
+def test_an_answer_of_another_server_is_reported() -> None:
     with breaking_off(b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>") as url:
         refused = kgserve("stores", "--server", url)
     assert refused.code == 1
@@ -185,7 +185,7 @@ def test_an_answer_from_something_else_is_one_sentence() -> None:
     assert "is not from kgserve" in refused.err
 
 
-def test_a_reader_that_leaves_early_is_no_defect(server: Running) -> None:
+def test_a_reader_that_exits_early_is_not_an_error(server: Running) -> None:
     many = [{"kind": "node", "id": f"n{number}", "type": "x", "content": "y" * 1000} for number in range(500)]
     assert load(server, "early", lines(*many)).code == 0
     with subprocess.Popen(
@@ -202,7 +202,7 @@ def test_a_reader_that_leaves_early_is_no_defect(server: Running) -> None:
         assert process.wait(PATIENCE) == 1
 
 
-def test_an_interrupted_import_says_so(server: Running) -> None:
+def test_an_interrupted_import_is_reported(server: Running) -> None:
     with subprocess.Popen(
         [*COMMAND, "import", "interrupted", "-", "--server", server.url],
         stdin=subprocess.PIPE,
@@ -215,7 +215,7 @@ def test_an_interrupted_import_says_so(server: Running) -> None:
         process.stdin.write(lines(*NODES).encode())
         process.stdin.flush()
         metrics = f"{server.url}/metrics"
-        until(lambda: Scrape.read(httpx.get(metrics).text).value("kgserve_requests_in_progress") == 2)  # it, and this
+        until(lambda: Scrape.read(httpx.get(metrics).text).value("kgserve_requests_in_progress") == 2)  # and this one
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130

@@ -11,13 +11,13 @@ from tests.server.http.serving import Served
 
 @pytest.fixture(scope="package")
 def client(served: Served) -> Iterator[Client]:
-    """A client of the server that all tests of a worker process share."""
+    """Yield a client of the server that all tests of a worker process share."""
     with Client(served.url) as client:
         yield client
 
 
 @pytest.fixture
 def scripted() -> Iterator[Scripted]:
-    """A server that says what the test has written down."""
+    """Yield a server with scripted answers."""
     with answering() as server:
         yield server

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers with what a test has written down, in order."""
+"""A small HTTP server with scripted answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEALTHY = b'{"status":"ok","version":"0"}'
 
 
 class Say(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer. With ``promised`` it breaks off: that many bytes were announced; with ``cut`` nothing is said."""
+    """One answer. ``promised``: the announced length of a truncated answer. ``cut``: close without an answer."""
 
     status: int = 200
     body: bytes = HEALTHY
@@ -28,7 +28,7 @@ class Say(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it came."""
+    """A request as received."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scripted(ThreadingHTTPServer):
-    """``script`` holds the answers; when it is used up, everything is healthy. ``asked`` has the requests."""
+    """Server that answers from ``script``, and as healthy when it is used up. ``asked`` collects the requests."""
 
     daemon_threads = True
 
@@ -52,7 +52,7 @@ class Scripted(ThreadingHTTPServer):
 
 
 def problem(status: int, code: str, detail: str = "not now", **more: Any) -> bytes:
-    """A problem document as kgserve writes it."""
+    """Return a problem document in kgserve's format."""
     return json.dumps(
         {
             "type": f"urn:kgserve:error:{code}",

@@ -1,4 +1,4 @@
-"""The client covers the interface, and its two faces are one."""
+"""The client covers the REST API, and its synchronous and asynchronous classes are equal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kgserve.graph.requests import (
 from kgserve.server.http.problem import PROBLEM_KINDS
 from tests.client.scripted import problem
 
-# For browsers, Prometheus, generators of clients, and those who have no more than an address: clients recall by POST.
+# For browsers, Prometheus, client generators and callers limited to GET; the clients recall by POST.
 NOT_FOR_CLIENTS = {
     *(("GET", "/docs"), ("GET", "/metrics"), ("GET", "/api/memories/search"), ("GET", "/openapi-3.0.json")),
     *(("GET", "/api/v1/recall"), ("POST", "/api/v1/recall")),
@@ -46,17 +46,17 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "create_relations": ([{"source": "Ann", "target": "Bob", "relation_type": "knows"}],),
     "delete_relations": ([{"source": "Ann", "target": "Bob", "relation_type": "knows"}],),
 }
-"""Required arguments that are not all texts."""
+"""Required arguments that are not all strings."""
 
 
 def shown(kind: type) -> dict[str, Any]:
-    """The public methods of a class."""
+    """Return the public methods of a class."""
     own = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
     return {name: each for name, each in own.items() if not name.startswith("_") and callable(each)}
 
 
 def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
-    """Method and path of what a method sends."""
+    """Yield method and path of a client method's requests."""
     build = getattr(shown(kind)[name], "build", None)
     if build is None:
         return
@@ -88,7 +88,7 @@ def test_every_documented_operation_has_a_method(client: Client) -> None:
     assert offered() == documented
 
 
-def test_every_route_that_is_described_is_used() -> None:
+def test_every_described_route_is_used() -> None:
     modules = (operations, streams)
     routes = {
         (each.method, each.path)
@@ -99,7 +99,7 @@ def test_every_route_that_is_described_is_used() -> None:
 
 
 @pytest.mark.parametrize(("kind", "other"), [(Client, AsyncClient), (Store, AsyncStore)])
-def test_the_two_faces_offer_the_same(kind: type, other: type) -> None:
+def test_synchronous_and_asynchronous_classes_have_the_same_methods(kind: type, other: type) -> None:
     one, two = shown(kind), shown(other)
     assert list(one) == list(two)
     for name in one:
@@ -138,7 +138,7 @@ def tree(kind: type[errors.KgserveError]) -> Iterator[type[errors.KgserveError]]
             yield from tree(each)
 
 
-def test_every_error_comes_back_as_its_class() -> None:
+def test_every_error_is_raised_as_its_class() -> None:
     first = {each.code: each for each in reversed(list(tree(errors.KgserveError)))}
     first |= {"internal": errors.Internal, "unavailable": errors.Unavailable}
     assert first.keys() - ERRORS_BY_CODE.keys() == {
@@ -150,7 +150,7 @@ def test_every_error_comes_back_as_its_class() -> None:
         assert str(known) == "not now"
 
 
-def test_importing_it_is_quick_for_what_it_leaves_out() -> None:
+def test_importing_the_client_skips_heavy_modules() -> None:
     heavy = "pyarrow", "networkx", "numpy", "litestar", "kuzu", "uvicorn", "mcp", "tantivy"
     program = f"import sys, kgserve.client; print([each for each in {heavy!r} if each in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"

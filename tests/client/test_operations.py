@@ -46,13 +46,13 @@ def test_the_life_of_a_store(client: Client, store: str) -> None:
         client.store(store).stats()
 
 
-def test_the_process(client: Client) -> None:
+def test_server_level_operations(client: Client) -> None:
     assert client.health().status == "ok"
     assert client.ready().ready
     assert client.openapi()["openapi"] == "3.1.0"
 
 
-def test_what_was_injected_is_there(project: Store) -> None:
+def test_injected_rows_exist(project: Store) -> None:
     again = project.inject(NODES, EDGES, touch=False)
     assert (again.nodes_unchanged, again.edges_unchanged, again.sequence) == (3, 2, 1)
     found = project.node("req-1")
@@ -62,7 +62,7 @@ def test_what_was_injected_is_there(project: Store) -> None:
     assert (stats.nodes, stats.edges) == (3, 2)
 
 
-def test_structs_are_taken_as_well(project: Store) -> None:
+def test_structs_are_accepted(project: Store) -> None:
     done = project.inject(
         (NodeInput(id=each, type="t") for each in ("x", "y")),
         [EdgeInput(source="x", target="y", relation_type="r", attributes={"k": None})],
@@ -74,13 +74,13 @@ def test_structs_are_taken_as_well(project: Store) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)
-def test_any_id_can_be_asked_for(project: Store, odd: str) -> None:
+def test_any_id_is_accepted(project: Store, odd: str) -> None:
     project.inject([{"id": odd, "type": "odd"}])
     assert project.node(odd).node.id == odd
     assert project.delete_node(odd).deleted_id == odd
 
 
-def test_nodes_come_from_all_pages(project: Store) -> None:
+def test_nodes_are_listed_from_all_pages(project: Store) -> None:
     names = [f"n{number:03}/&=ü" for number in range(25)]
     project.inject([{"id": each, "type": "numbered & odd"} for each in names])
     assert [each.id for each in project.nodes(type="numbered & odd", page_size=10)] == names
@@ -88,7 +88,7 @@ def test_nodes_come_from_all_pages(project: Store) -> None:
         assert len(list(nodes)) == 28
 
 
-def test_a_walk_is_the_servers_answer_and_more(project: Store) -> None:
+def test_a_traversal_extends_the_servers_answer(project: Store) -> None:
     walk = project.traverse("req-1", depth=2)
     assert isinstance(walk, TraverseAnswer)
     assert [(node.id, node.depth) for node in walk.nodes] == [("req-1", 0), ("sym-1", 1), ("sym-2", 2)]
@@ -98,7 +98,7 @@ def test_a_walk_is_the_servers_answer_and_more(project: Store) -> None:
     assert project.traverse("sym-2", direction="incoming", relation_types=["CALLS"], max_nodes=2).count == 2
 
 
-def test_a_walk_gives_all_that_it_reaches(project: Store) -> None:
+def test_a_traversal_iterates_over_its_nodes(project: Store) -> None:
     names = [f"leaf-{number}" for number in range(1_200)]
     project.inject(
         [{"id": name, "type": "leaf"} for name in ("trunk", *names)],
@@ -108,7 +108,7 @@ def test_a_walk_gives_all_that_it_reaches(project: Store) -> None:
     assert (walk.count, walk.truncated) == (1_201, False)
 
 
-def test_a_walk_as_a_graph(project: Store) -> None:
+def test_a_traversal_as_a_networkx_graph(project: Store) -> None:
     graph = project.traverse("req-1", depth=2).to_networkx()
     assert isinstance(graph, nx.MultiDiGraph)
     assert nx.shortest_path(graph, "req-1", "sym-2") == ["req-1", "sym-1", "sym-2"]
@@ -117,7 +117,7 @@ def test_a_walk_as_a_graph(project: Store) -> None:
     assert graph.edges["req-1", "sym-1", "IMPLEMENTED_BY"]["weight"] == 0.5
 
 
-def test_a_walk_through_stores(project: Store, client: Client) -> None:
+def test_a_traversal_through_stores(project: Store, client: Client) -> None:
     law = client.store(f"{project.name}-law")
     law.inject([{"id": "sym-1", "type": "standard"}, {"id": "uri", "type": "standard", "content": "URIs"}])
     ends = [(law.name, "sym-1"), (law.name, "uri"), (law.name, "nobody")]
@@ -143,7 +143,7 @@ def test_a_walk_through_stores(project: Store, client: Client) -> None:
     assert copy.links().outbound == project.links().outbound
 
 
-def test_a_walk_as_tables(project: Store) -> None:
+def test_a_traversal_as_arrow_tables(project: Store) -> None:
     nodes, edges = project.traverse("req-1", depth=2).to_arrow()
     assert nodes.column("id").to_pylist() == ["req-1", "sym-1", "sym-2"]
     assert nodes.column("attributes").to_pylist()[0] == '{"priority":1}'
@@ -158,7 +158,7 @@ def test_a_walk_as_tables(project: Store) -> None:
     assert empty_nodes.num_rows == 0
 
 
-def test_a_terminal_shows_a_walk_and_hits_as_lines(project: Store) -> None:
+def test_a_terminal_shows_traversals_and_hits_as_lines(project: Store) -> None:
     done = project.inject([{"id": "req-1", "content": "User\nlogin \x1b[31mred " + "x" * 80}])
     assert repr(project.traverse("req-1")).splitlines() == [
         "<Traversal: 2 nodes, 1 edge, sequence 2>",
@@ -186,14 +186,14 @@ def test_a_terminal_shows_a_walk_and_hits_as_lines(project: Store) -> None:
 
 
 @pytest.mark.skipif(find_spec("pandas") is not None, reason="pandas is installed")
-def test_frames_say_what_they_need(project: Store) -> None:
+def test_data_frames_report_missing_pandas(project: Store) -> None:
     walk = project.traverse("req-1")
     for to_df in (walk.to_df, lambda: walk.to_df("edges"), project.cypher("RETURN 1").to_df):
         with pytest.raises(ImportError, match=r"to_df\(\) requires pandas: pip install pandas"):
             to_df()
 
 
-def test_a_notebook_shows_a_walk_without_running_what_is_in_it(project: Store) -> None:
+def test_a_notebook_escapes_html(project: Store) -> None:
     project.inject([{"id": "req-1", "content": "<script>alert(1)</script>"}])
     shown = project.traverse("req-1")._repr_html_()
     assert "&lt;script&gt;" in shown
@@ -228,7 +228,7 @@ def test_nodes_by_their_attributes(project: Store) -> None:
         project.delete_nodes(types=[])
 
 
-def test_what_is_wrong_is_named_by_place(project: Store) -> None:
+def test_invalid_fields_are_named_by_path(project: Store) -> None:
     with pytest.raises(InvalidInput) as caught:
         project.inject([{"id": "a", "type": "t"}, {"id": "b", "tpye": "t"}])
     assert [each.path for each in caught.value.errors] == ["nodes[1].tpye"]
@@ -251,7 +251,7 @@ def test_no_server(tmp_path: Any) -> None:
             Client(wrong)
 
 
-def test_another_kind_of_server(served: Served) -> None:
+def test_a_server_other_than_kgserve_is_reported(served: Served) -> None:
     with Client(f"{served.url}/docs", retries=0) as client, pytest.raises((NotFound, Refused)):
         client.health()
 
@@ -276,10 +276,10 @@ async def everything(url: str, name: str) -> None:
         assert (await client.drop(name, confirm=name)).ok
 
 
-def test_the_same_awaited(served: Served, store: str) -> None:
+def test_operations_of_the_asynchronous_client(served: Served, store: str) -> None:
     anyio.run(everything, served.url, store)
 
 
-def test_the_fields_of_answers_are_the_servers() -> None:
+def test_answer_fields_equal_the_servers() -> None:
     for more, answer in ((Traversal, TraverseAnswer), (Hits, SearchAnswer), (BatchHits, BatchSearchAnswer)):
         assert msgspec.structs.fields(more) == msgspec.structs.fields(answer)

@@ -1,4 +1,4 @@
-"""The client and a server process: found by its folder, restarted under a listener, fed and emptied in streams."""
+"""The client with a server process: discovery by folder, resuming after a restart, and streaming."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_the_server_of_a_folder_is_found_with_its_token(server: Running, client:
         assert other.health().status == "ok"
 
 
-def test_without_a_server_the_configured_address_is_meant(tmp_path: Path) -> None:
+def test_the_configured_address_is_the_default(tmp_path: Path) -> None:
     with Client(data=tmp_path, retries=0) as client:
         assert client.http.target.address.url == f"http://127.0.0.1:{settings.load().port}"
 
 
-def test_a_long_import_and_export_in_flat_memory(server: Running, client: Client, tmp_path: Path) -> None:
+def test_a_long_import_and_export_use_constant_memory(server: Running, client: Client, tmp_path: Path) -> None:
     big, file = client.store("big"), tmp_path / "big.ndjson"
     command = [sys.executable, "-m", "tests.client.transfer_memory", str(server.data), str(file), str(LINES)]
     measured = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), cwd=TOP)
@@ -66,7 +66,7 @@ def test_a_long_import_and_export_in_flat_memory(server: Running, client: Client
     assert sum(1 for _ in big.nodes(type="struct")) == LINES // 2
 
 
-def test_an_export_is_what_an_import_takes(client: Client, tmp_path: Path) -> None:
+def test_an_export_can_be_imported(client: Client, tmp_path: Path) -> None:
     one, two, file = client.store("one"), client.store("two"), tmp_path / "one.ndjson"
     one.inject([{"id": "a", "type": "t", "attributes": {"k": [1]}}, {"id": "b", "type": "t"}])
     one.inject(edges=[{"from": "a", "to": "b", "relation_type": "r", "weight": 0.25}])
@@ -88,10 +88,10 @@ def test_wrong_lines_are_listed(client: Client) -> None:
     assert (done.ok, done.nodes_created, [each.line for each in done.errors]) == (False, 1, [2, 3])
 
 
-def test_a_stream_that_is_left_closes_its_connection(client: Client) -> None:
+def test_an_abandoned_stream_closes_its_connection(client: Client) -> None:
     store = client.store("left")
     store.inject([{"id": str(number), "type": "t"} for number in range(3)])
-    for _ in range(70):  # more than the server takes at once
+    for _ in range(70):  # more than the server allows concurrently
         with store.events(since=0) as events:
             assert next(events).id == "1-0"
 
@@ -107,7 +107,7 @@ def test_events_of_several_stores(client: Client) -> None:
         assert next(events).data == told[1].data
 
 
-def test_the_events_of_a_dropped_store_end(client: Client) -> None:
+def test_events_of_a_dropped_store_end(client: Client) -> None:
     store = client.store("dropped")
     store.inject([{"id": "a", "type": "t"}, {"id": "b", "type": "t"}])
     store.inject(edges=[{"from": "a", "to": "b", "relation_type": "r"}])
@@ -123,7 +123,7 @@ def test_the_events_of_a_dropped_store_end(client: Client) -> None:
         next(store.events())
 
 
-def test_what_the_journal_does_not_have_is_gone(client: Client) -> None:
+def test_events_before_the_journal_are_gone(client: Client) -> None:
     client.create("short")
     with pytest.raises(Gone):
         next(client.store("short").events(since=99))
@@ -135,7 +135,7 @@ def write(data: Path, names: list[str]) -> None:
             client.store("s").inject([{"id": name, "type": "t", "confidence": 1}])
 
 
-def test_a_listener_outlives_a_restart(tmp_path: Path) -> None:
+def test_a_listener_resumes_after_a_restart(tmp_path: Path) -> None:
     data, told = tmp_path / "data", list[str]()
     with Client(data=data) as client:
         with serving(data, *OPTIONS) as first:
@@ -172,11 +172,11 @@ async def listen_across_a_restart(data: Path) -> list[str]:
     return told
 
 
-def test_the_same_awaited(tmp_path: Path) -> None:
+def test_an_asynchronous_listener_resumes_after_a_restart(tmp_path: Path) -> None:
     assert anyio.run(listen_across_a_restart, tmp_path / "data") == ["a", "b"]
 
 
-def test_calls_wait_for_a_server_that_is_just_starting(tmp_path: Path) -> None:
+def test_calls_wait_for_a_starting_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Client(data=data, retries=1) as client, pytest.raises(Unreachable):
         client.store("s").inject([{"id": "a", "type": "t"}])
@@ -203,5 +203,5 @@ async def import_and_export(url: str, folder: Path) -> None:
             break
 
 
-def test_transfers_awaited(server: Running, tmp_path: Path) -> None:
+def test_asynchronous_transfers(server: Running, tmp_path: Path) -> None:
     anyio.run(import_and_export, server.url, tmp_path)

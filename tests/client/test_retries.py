@@ -1,4 +1,4 @@
-"""What is asked again, what is not, and after how long; the server here says exactly what a test wants."""
+"""Retries: which calls are repeated, which are not, and after which pauses, with a scripted server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def quick(scripted: Scripted) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("busy", [BUSY, TOO_MANY], ids=["busy", "limited"])
-def test_retry_after_is_waited_for(scripted: Scripted, quick: Client, busy: Say) -> None:
+def test_retry_after_is_respected(scripted: Scripted, quick: Client, busy: Say) -> None:
     scripted.script.append(busy)
     begun = time.monotonic()
     assert quick.health().version == "0"
@@ -45,7 +45,7 @@ def test_retry_after_is_waited_for(scripted: Scripted, quick: Client, busy: Say)
     assert scripted.asked[0].headers["authorization"] == "Bearer secret"
 
 
-def test_the_same_awaited(scripted: Scripted) -> None:
+def test_retry_after_is_respected_by_the_asynchronous_client(scripted: Scripted) -> None:
     async def ask() -> None:
         async with AsyncClient(scripted.url, retries=QUICK) as client:
             assert (await client.health()).version == "0"
@@ -57,7 +57,7 @@ def test_the_same_awaited(scripted: Scripted) -> None:
     assert len(scripted.asked) == 4
 
 
-def test_who_cannot_answer_for_a_store_is_not_asked_for_it_again(scripted: Scripted) -> None:
+def test_an_unavailable_owner_is_forgotten(scripted: Scripted) -> None:
     with answering() as other, Client(scripted.url, retries=0) as client:
         there = f"{other.url}/api/memory/s"
         scripted.script.append(Say(status=307, headers={"Location": there, "Kgserve-Owner": "other"}))
@@ -70,7 +70,7 @@ def test_who_cannot_answer_for_a_store_is_not_asked_for_it_again(scripted: Scrip
         assert (len(scripted.asked), len(other.asked)) == (2, 1)
 
 
-def test_a_retry_after_beyond_patience_is_not_waited_for(scripted: Scripted, quick: Client) -> None:
+def test_a_retry_after_beyond_the_limit_is_not_waited_for(scripted: Scripted, quick: Client) -> None:
     scripted.script.append(Say(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "3600"}))
     begun = time.monotonic()
     with pytest.raises(errors.Unavailable) as caught:
@@ -87,7 +87,7 @@ def test_attempts_are_bounded(scripted: Scripted, quick: Client) -> None:
 
 
 @pytest.mark.parametrize("trouble", [CUT, HALF], ids=["cut", "half"])
-def test_broken_connections_are_made_again(scripted: Scripted, quick: Client, trouble: Say) -> None:
+def test_broken_connections_are_retried(scripted: Scripted, quick: Client, trouble: Say) -> None:
     scripted.script += [trouble, trouble]
     assert quick.health().version == "0"
     assert len(scripted.asked) == 3
@@ -103,14 +103,14 @@ def test_broken_connections_are_made_again(scripted: Scripted, quick: Client, tr
     ],
     ids=["drop", "cypher", "import"],
 )
-def test_what_may_have_been_done_is_not_done_again(scripted: Scripted, quick: Client, ask: Any, trouble: Say) -> None:
+def test_non_idempotent_calls_are_not_retried(scripted: Scripted, quick: Client, ask: Any, trouble: Say) -> None:
     scripted.script.append(trouble)
     with pytest.raises((Interrupted, errors.Unavailable)):
         ask(quick)
     assert len(scripted.asked) == 1
 
 
-def test_what_was_not_done_is(scripted: Scripted, quick: Client) -> None:
+def test_rejected_non_idempotent_calls_are_retried(scripted: Scripted, quick: Client) -> None:
     scripted.script += [Say(status=429, body=problem(429, "limited"), headers={"Retry-After": "0"}), Say(body=DROPPED)]
     assert quick.drop("s", confirm="s").dropped == "s"
 
@@ -127,7 +127,7 @@ def test_what_was_not_done_is(scripted: Scripted, quick: Client) -> None:
         (Say(body=b"\xff"), Unintelligible),
     ],
 )
-def test_what_asking_again_does_not_change(
+def test_permanent_errors_are_not_retried(
     scripted: Scripted, quick: Client, say: Say, kind: type[errors.KgserveError]
 ) -> None:
     scripted.script.append(say)
@@ -137,12 +137,12 @@ def test_what_asking_again_does_not_change(
     assert not isinstance(caught.value, errors.Gone) or caught.value.oldest == 7
 
 
-def test_a_proxy_that_knows_no_problem_documents_is_busy_all_the_same(scripted: Scripted, quick: Client) -> None:
+def test_unavailability_without_a_problem_document_is_retried(scripted: Scripted, quick: Client) -> None:
     scripted.script += [Say(status=502, body=b"bad gateway", headers={"Retry-After": "0"})] * 2
     assert quick.health().version == "0"
 
 
-def test_an_answer_that_does_not_come_is_a_time_out(scripted: Scripted) -> None:
+def test_a_missing_answer_is_a_timeout(scripted: Scripted) -> None:
     scripted.script.append(Say(promised=10, body=b"", headers={}))
     with Client(scripted.url, timeout=0.001, retries=0) as client, pytest.raises((errors.TimedOut, Interrupted)):
         client.health()
@@ -177,7 +177,9 @@ def test_rows_stream(scripted: Scripted, quick: Client) -> None:
     ],
     ids=["half a line", "no end", "refused", "something else"],
 )
-def test_rows_that_break_off(scripted: Scripted, quick: Client, body: bytes, kind: type[errors.KgserveError]) -> None:
+def test_truncated_rows_are_an_error(
+    scripted: Scripted, quick: Client, body: bytes, kind: type[errors.KgserveError]
+) -> None:
     scripted.script.append(Say(body=body))
     with pytest.raises(kind):
         list(quick.store("s").cypher_rows("RETURN 1"))
@@ -192,13 +194,13 @@ def test_rows_as_a_table(scripted: Scripted, quick: Client) -> None:
     table = answer.to_arrow()
     assert table.column("n").to_pylist() == [1, None]
     assert str(table.schema.field("n").type) == "int64"
-    assert table.column("v").to_pylist() == ['{"id":"a","attributes":{}}', '{"id":3}']  # no type has both
+    assert table.column("v").to_pylist() == ['{"id":"a","attributes":{}}', '{"id":3}']  # no Arrow type covers both
 
 
 EVENT = b'id: 3-0\nevent: node_created\ndata: {"store":"s","time":"t","sequence":3,"id":"a"}\n\n'
 
 
-def test_events_go_on_where_they_were(scripted: Scripted, quick: Client) -> None:
+def test_events_resume_at_their_position(scripted: Scripted, quick: Client) -> None:
     stream = {"Content-Type": "text/event-stream"}
     dropped = b'id: 4-1\nevent: dropped\ndata: {"reason":"slow","resume":"4-1"}\n\n'
     gone = b'id: 5-0\nevent: store_dropped\ndata: {"store":"s","time":"t","sequence":5}\n\n'
@@ -230,14 +232,14 @@ def test_a_listener_gives_up(scripted: Scripted, quick: Client) -> None:
     assert len(scripted.asked) > 2
 
 
-def test_a_listener_that_never_got_through_gives_up_as_others_do(scripted: Scripted, quick: Client) -> None:
+def test_a_listener_that_never_connected_gives_up_as_calls_do(scripted: Scripted, quick: Client) -> None:
     scripted.script += [CUT] * 50
     with pytest.raises(Interrupted):
         next(quick.store("s").events())
     assert len(scripted.asked) == 1 + TIMES
 
 
-def test_what_no_listener_can_overcome(scripted: Scripted, quick: Client) -> None:
+def test_permanent_errors_end_a_listener(scripted: Scripted, quick: Client) -> None:
     scripted.script.append(Say(status=410, body=problem(410, "gone", oldest=9)))
     with pytest.raises(errors.Gone):
         next(quick.store("s").events(since=1))
@@ -246,7 +248,7 @@ def test_what_no_listener_can_overcome(scripted: Scripted, quick: Client) -> Non
         next(quick.store("s").events())
 
 
-def test_pauses_grow_and_differ() -> None:
+def test_pauses_grow_with_jitter() -> None:
     retries = Retries()
     pauses = [retries.pause(number) for number in range(8)]
     assert all(0.5 * min(8, 0.2 * 2**n) <= each <= min(8, 0.2 * 2**n) for n, each in enumerate(pauses))
@@ -256,9 +258,9 @@ def test_pauses_grow_and_differ() -> None:
     assert listener.call().route is STORE_EVENTS_ROUTE
 
 
-def test_several_nodes_are_asked_for_as_long_as_patience_lasts() -> None:
+def test_several_nodes_are_retried_until_the_time_limit() -> None:
     """A store whose machine has died is served again after 10 to 20 s."""
-    refused = Unreachable("nobody answers")
+    refused = Unreachable("no server answers")
     attempts = Attempts(Retries(), addresses=3)
     pauses = [attempts.pause_after(refused, idempotent=True) for _ in range(15)]
     assert all(0.1 * 2 ** (at // 3) <= each <= 0.2 * 2 ** (at // 3) for at, each in enumerate(pauses))
@@ -268,7 +270,7 @@ def test_several_nodes_are_asked_for_as_long_as_patience_lasts() -> None:
             [attempts.pause_after(refused, idempotent=True) for _ in range(3)]
 
 
-def test_an_import_is_not_begun_twice(scripted: Scripted, quick: Client, tmp_path: Path) -> None:
+def test_an_import_is_not_started_twice(scripted: Scripted, quick: Client, tmp_path: Path) -> None:
     file = tmp_path / "lines.ndjson"
     file.write_bytes(b'{"kind":"node","id":"a","type":"t"}\n')
     scripted.script += [Say(status=429, body=problem(429, "limited"))]

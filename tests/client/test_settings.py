@@ -1,4 +1,4 @@
-"""Choosing for a store, and letting go of its past, through the client."""
+"""Store settings and pruning of history through the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def versions(client: Client, store: str, count: int) -> None:
         client.store(store).inject([NodeInput(id="a/b", type="t", content=f"{number}")])
 
 
-def test_settings_are_chosen_and_changed(client: Client, store: str) -> None:
+def test_settings_are_set_and_changed(client: Client, store: str) -> None:
     made = client.create(store, display_name="The shop", kind_whitelist=["a", "b"], history=30)
     assert made.created
     of = client.store(store)
@@ -42,7 +42,7 @@ def test_the_versions_of_an_entity(client: Client, store: str) -> None:
 
 
 @pytest.mark.parametrize("before", [2, "2"], ids=["number", "text"])
-def test_letting_go_of_former_states(client: Client, store: str, before: int | str) -> None:
+def test_pruning_of_previous_states(client: Client, store: str, before: int | str) -> None:
     versions(client, store, 3)
     of = client.store(store)
     assert of.prune_history().pruned == 0
@@ -53,7 +53,7 @@ def test_letting_go_of_former_states(client: Client, store: str, before: int | s
         of.prune_history()
 
 
-def test_the_same_awaited(served: Served, store: str) -> None:
+def test_settings_through_the_asynchronous_client(served: Served, store: str) -> None:
     async def run() -> None:
         async with AsyncClient(served.url) as client:
             await client.create(store, metadata={"n": 1})

@@ -1,4 +1,4 @@
-"""Nodes as versions, through the client."""
+"""Versions of nodes through the client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kgserve.errors import ConflictManual, KindNotAllowed
 from kgserve.graph.compat.versioned_api import PutNodeRequest
 
 
-def test_putting_by_version_and_settling_a_conflict(client: Client, store: str) -> None:
+def test_put_by_version_and_conflict_resolution(client: Client, store: str) -> None:
     client.create(store, conflict_policy="manual", kind_whitelist=["note"])
     of = client.store(store)
     made = of.put_node({"lineage_id": "a", "kind": "note", "summary": "one", "tags": ["x:1"]})
@@ -23,7 +23,7 @@ def test_putting_by_version_and_settling_a_conflict(client: Client, store: str) 
     assert refused.value.errors
 
 
-def test_subgraphs_ends_and_edges_in_order(client: Client, store: str) -> None:
+def test_subgraphs_retirement_and_ordered_edges(client: Client, store: str) -> None:
     of = client.store(store)
     nodes = [{"ref": each, "lineage_id": each, "kind": "t", "tags": ["k:v"]} for each in "abc"]
     edges = [

@@ -1,9 +1,9 @@
-"""Python's memory in long imports and exports, measured in a process of its own: ``python -m … DATA FILE LINES``."""
+"""Memory measurement of long imports and exports, as a separate process: ``python -m … DATA FILE LINES``."""
 
 from __future__ import annotations
 
 import sys
-import tracemalloc  # noqa: TID251 - this is a process of its own
+import tracemalloc  # noqa: TID251 - a separate process
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ TEXT = "x" * 600
 
 
 def lines(count: int) -> Iterator[dict[str, Any] | NodeLine]:
-    """Nodes, half of them as a dict and half as a Struct."""
+    """Yield nodes, half of them as dicts and half as Structs."""
     for number in range(count // 2):
         yield {"kind": "node", "id": f"d{number}", "type": "dict", "content": TEXT}
         yield NodeLine(id=f"s{number}", type="struct", content=TEXT)
 
 
 def peak(work: Callable[[], Any]) -> int:
-    """Return the most bytes of Python's memory that a piece of work took beyond what there was."""
+    """Return the maximum of additional Python memory in bytes during ``work``."""
     tracemalloc.start()
     try:
         work()

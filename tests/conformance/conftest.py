@@ -22,12 +22,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def http(served: Served, store: str) -> Iterator[httpx.Client]:
-    """A client of that server for a store that no other test uses."""
+    """Yield a client of the server for a store that no other test uses."""
     with httpx.Client(base_url=served.url, headers={"Kgserve-Store": store}, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
 def agent(http: httpx.Client, store: str) -> Agent:
-    """An MCP client of the same store."""
+    """Return an MCP client of the same store."""
     return Agent(http, store)

@@ -1,7 +1,7 @@
-"""The entity memory's specification: memories with a confidence, entities, relations, search, consolidation.
+"""Specification of the entity memory: memories with a confidence, entities, relations, search, consolidation.
 
-Section 10 of the specification lists behavioural tests; they stand here in its words. Time passes by `created_at`,
-which callers may set.
+Section 10 of the specification lists behavioural tests; they are quoted here. Time passes by `created_at`, which
+callers may set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read(http: httpx.Client, memory: Json, **query: Any) -> Json:
 
 
 def found(http: httpx.Client, query: str, at_least: int | None = None, **more: Any) -> list[str]:
-    """The contents that are found, best first, once the indexes have seen everything."""
+    """Return the contents that are found, best first, once the indexes have caught up."""
     if at_least is None:
         at_least = accepted(http.get(f"/api/memory/{http.headers['Kgserve-Store']}"))["sequence"]
     answer = http.get("/api/memories/search", params={"q": query, "at_least": at_least, "touch": "false", **more})
@@ -217,7 +217,7 @@ def test_access_reinforcement(http: httpx.Client) -> None:
     assert after["last_accessed_at"] > made["created_at"]
 
 
-def test_reinforcement_that_adds_to_the_remainder(http: httpx.Client, store: str) -> None:
+def test_reinforcement_can_add_to_the_decayed_confidence(http: httpx.Client, store: str) -> None:
     settings = {"memory": {"reinforcement": "add", "reinforcement_amount": 0.2}}
     accepted(http.put(f"/api/memory/{store}", json=settings), 201)
     made = stored(http, "Something", days=15)
@@ -225,7 +225,7 @@ def test_reinforcement_that_adds_to_the_remainder(http: httpx.Client, store: str
     assert read(http, made, touch="false")["confidence"] == pytest.approx(0.907, abs=0.002)
 
 
-def test_an_access_counts_for_what_is_met_again(http: httpx.Client) -> None:
+def test_a_restatement_counts_as_an_access(http: httpx.Client) -> None:
     made = stored(http, "Something", days=60, confidence=0.8)
     again = stored(http, "something.", confidence=0.3)
     assert (again["id"], again["outcome"]) == (made["id"], "duplicate")
@@ -325,7 +325,7 @@ def consolidated(http: httpx.Client, **more: Any) -> Json:
 
 
 def listed(http: httpx.Client) -> list[Json]:
-    """What is remembered, but for what passes while it is asked."""
+    """Return the memories, except those that expire during the request."""
     page = accepted(http.get("/api/memories"))["memories"]
     return [{name: value for name, value in each.items() if name != "effective_confidence"} for each in page]
 
@@ -493,7 +493,7 @@ def test_memory_types_are_extensible(http: httpx.Client) -> None:
 @requirement("EM-2.1.6", "Confidence and importance are numbers from 0 to 1")
 @pytest.mark.parametrize("field", ["confidence", "importance"])
 @pytest.mark.parametrize("value", [-0.01, 1.01, "high"])
-def test_scores_out_of_range_are_refused(http: httpx.Client, field: str, value: object) -> None:
+def test_scores_out_of_range_are_rejected(http: httpx.Client, field: str, value: object) -> None:
     document = refusal(http.post("/api/memories", json={"content": "Something", field: value}), 400)
     assert document["errors"][0]["path"] == field
 
@@ -539,7 +539,7 @@ def test_association_is_many_to_many(http: httpx.Client) -> None:
 
 
 @requirement("EM-2.5.1", "Versions keep content, confidence, metadata and a version number")
-def test_versions_keep_former_states(http: httpx.Client) -> None:
+def test_versions_keep_previous_states(http: httpx.Client) -> None:
     made = stored(http, "The limit is 10", confidence=0.8, metadata={"unit": "MB"})
     accepted(http.put(f"/api/memories/{made['id']}", json={"content": "The limit is 20", "metadata": {"unit": "GB"}}))
     first, second = http.get(f"/api/v1/entities/{made['id']}/history").json()
@@ -715,7 +715,7 @@ def test_graph_search(http: httpx.Client) -> None:
 @requirement("EM-5.6.4", "Search filters by after_date and before_date")
 @requirement("EM-5.6.5", "Search filters by entity_id and entity_name")
 @requirement("EM-5.6.6", "Search filters by source")
-def test_search_filters_by_the_names_of_the_specification(http: httpx.Client) -> None:
+def test_search_filters_with_the_specifications_names(http: httpx.Client) -> None:
     facts: Json = {"memory_type": "decision", "tags": ["a", "b"], "entity_names": ["Alice"], "source": "chat"}
     stored(http, "Tea is served at four", **facts)
     stored(http, "Tea is served at five", days=20, tags=["a"])
@@ -765,7 +765,7 @@ def test_the_same_text_by_store_and_by_retain(http: httpx.Client, agent: Agent) 
 
 
 @requirement("EM-6.2.1", "The memory with the highest confidence of a cluster is the primary")
-def test_consolidation_keeps_the_surest(http: httpx.Client) -> None:
+def test_consolidation_keeps_the_memory_with_the_highest_confidence(http: httpx.Client) -> None:
     made = [stored(http, each, dedup="exact", confidence=0.5 + n / 10) for n, each in enumerate(HOOKS[:3])]
     found(http, "React")
     [cluster] = consolidated(http)["clusters"]
@@ -937,7 +937,7 @@ def test_list_and_update_memories(http: httpx.Client) -> None:
 
 
 @requirement("EM-8.2.1", "Entities are listed, updated and shown with their relations")
-def test_entities_by_rest(http: httpx.Client) -> None:
+def test_entities_over_rest(http: httpx.Client) -> None:
     related(http, "AB")
     assert {each["name"] for each in accepted(http.get("/api/entities"))["entities"]} == {"A", "B"}
     changed = accepted(http.put("/api/entities/A", json={"entity_type": "project", "description": "First"}))
@@ -946,7 +946,7 @@ def test_entities_by_rest(http: httpx.Client) -> None:
 
 
 @requirement("EM-8.3.1", "Relations are listed and deleted by id")
-def test_relations_by_rest(http: httpx.Client) -> None:
+def test_relations_over_rest(http: httpx.Client) -> None:
     related(http, "AB", "AC")
     relations = accepted(http.get("/api/relations"))["relations"]
     assert [(each["source"], each["target"]) for each in relations] == [("A", "B"), ("A", "C")]

@@ -37,7 +37,7 @@ def memory(http: httpx.Client, name: str) -> Json:
 
 @pytest.fixture
 def skills(http: httpx.Client) -> int:
-    """Store a hierarchy of four layers; the sequence after it."""
+    """Store a hierarchy of four layers. Return its sequence."""
     return accepted(http.post("/api/memories/batch", json={"memories": SKILLS}))["sequence"]
 
 

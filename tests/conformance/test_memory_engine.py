@@ -56,7 +56,7 @@ def has(answer: Json, expected: Json) -> bool:
     "An edge whose endpoint does not exist is silently skipped",
     "The edge is skipped; the answer counts and names it.",
 )
-def test_inject_counts_what_was_sent_and_names_skipped_edges(http: httpx.Client, api: str) -> None:
+def test_inject_counts_sent_rows_and_names_skipped_edges(http: httpx.Client, api: str) -> None:
     answer = accepted(http.post(f"{api}/inject", json=PAYLOAD))
     assert has(answer, {"ok": True, "nodes_sent": 1, "edges_sent": 1})
     assert answer["nodes_created"] == 1
@@ -159,7 +159,7 @@ def walk(http: httpx.Client, api: str, start: str, **options: Any) -> Json:
         ({"edges": [{"from": "a", "to": "b"}]}, "edges[0].relation_type"),
     ],
 )
-def test_missing_required_fields_are_refused(http: httpx.Client, api: str, rows: Json, path: str) -> None:
+def test_missing_required_fields_are_rejected(http: httpx.Client, api: str, rows: Json, path: str) -> None:
     document = refusal(http.post(f"{api}/inject", json=rows), 400)
     assert document["errors"][0]["path"] == path
 
@@ -218,7 +218,7 @@ def test_stores_are_isolated(served: Served, http: httpx.Client, store: str) -> 
 @requirement("ME-3.1", "The table Entity has id, type, content and attributes")
 @requirement("ME-3.2", "The table RELATES_TO has relation_type, weight and attributes")
 @requirement("ME-3.3", "The schema is created on first access and may be created again")
-def test_cypher_sees_the_schema_from_the_first_statement_on(http: httpx.Client, api: str) -> None:
+def test_cypher_has_the_schema_from_the_first_statement(http: httpx.Client, api: str) -> None:
     def rows(query: str) -> list[list[Any]]:
         return accepted(http.post(f"{api}/cypher", json={"query": query}))["rows"]
 
@@ -235,7 +235,7 @@ def test_cypher_sees_the_schema_from_the_first_statement_on(http: httpx.Client, 
 
 
 @requirement("ME-4.1", "inject creates and updates a batch of nodes and edges")
-def test_inject_updates_what_exists(http: httpx.Client, api: str) -> None:
+def test_inject_updates_existing_rows(http: httpx.Client, api: str) -> None:
     inject(http, api, nodes=[node("a", content="old"), node("b")], edges=[edge("a", "b", weight=0.5)])
     inject(http, api, nodes=[node("a", content="new")], edges=[edge("a", "b", weight=0.75)])
     answer = walk(http, api, "a")
@@ -287,7 +287,7 @@ def test_mcp_lists_the_three_tools(agent: Agent) -> None:
     "ME-8.4", "traverse_knowledge_graph answers with a header, nodes and edges in the text of the specification"
 )
 @requirement("ME-8.5", "traverse_knowledge_graph walks one hop unless depth says more")
-def test_mcp_tools_write_walk_and_delete(agent: Agent, store: str) -> None:
+def test_mcp_tools_write_traverse_and_delete(agent: Agent, store: str) -> None:
     nodes = [
         {"id": "req-001", "type": "requirement", "content": "Login via email"},
         {"id": "feat-jwt", "type": "code", "content": "JWT handler"},

@@ -316,7 +316,7 @@ def test_list_nodes(http: httpx.Client, api: str) -> None:
 
 @requirement("VG-12.1", "PutSubgraph is best effort: one result for each node and edge, in order")
 @requirement("VG-12.2", "Edges name nodes of the same call by from_ref and to_ref")
-@requirement("VG-12.3", "created tells a new lineage from a new version")
+@requirement("VG-12.3", "created distinguishes a new lineage from a new version")
 @requirement("VG-12.4", "A failed node fails the edges that refer to it")
 @requirement("VG-6.1", "An edge with both a ref and a lineage on one side, or neither, fails")
 def test_put_subgraph(http: httpx.Client, api: str) -> None:

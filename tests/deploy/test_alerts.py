@@ -1,4 +1,4 @@
-"""The alerts as Prometheus reads them, and that what they advise is there."""
+"""The alerts, evaluated by Prometheus, and the existence of everything their advice mentions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP
 
 SERIES = ("alerts_test.yml", "alerts_of_days_test.yml")
-"""Minute by minute, and every five minutes of days: Prometheus evaluates all rules each time."""
+"""Minute by minute, and every five minutes for days: Prometheus evaluates all rules at each step."""
 TEXT = SHIPPED_FILES["alerts"][0].text()
 RULES = [rule for group in yaml.safe_load(TEXT)["groups"] for rule in group["rules"]]
 
 
 def promtool(*arguments: object, folder: Path) -> str:
-    """What it says of the alerts, which must be nothing bad."""
+    """Run promtool, which must succeed, and return its output."""
     (folder / SHIPPED_FILES["alerts"][0].name).write_text(TEXT)
     command = [program("promtool", "DEPLOY_TESTS", "prometheus"), *map(str, arguments)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
@@ -33,13 +33,13 @@ def promtool(*arguments: object, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_prometheus_takes_them(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
     said = promtool("check", "rules", SHIPPED_FILES["alerts"][0].name, folder=tmp_path)
     assert f"{len(RULES)} rules found" in said
 
 
 @pytest.mark.parametrize("series", SERIES)
-def test_they_fire_when_they_should_and_not_before(tmp_path: Path, series: str) -> None:
+def test_alerts_fire_on_time_and_not_before(tmp_path: Path, series: str) -> None:
     (tmp_path / series).write_text((Path(__file__).parent / series).read_text())
     assert "SUCCESS" in promtool("test", "rules", series, folder=tmp_path)
 
@@ -50,16 +50,16 @@ def source() -> str:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_what_they_advise_is_there(rule: dict[str, dict[str, str]]) -> None:
+def test_names_in_the_advice_exist(rule: dict[str, dict[str, str]]) -> None:
     advice = rule["annotations"]["description"]
     commands = [line for code in re.findall(r"`([^`]+)`", advice) for line in command_lines(code)]
     assert [found for line in commands if (found := fault(line))] == []
     fields = {each.name for kind in (Settings, StoreSettings) for each in msgspec.structs.fields(kind)}
     named = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z]+)+", advice))
-    of_others = {name for name in named if name.startswith("kgserve_")}  # metrics, which another test looks for
+    of_others = {name for name in named if name.startswith("kgserve_")}  # metrics, covered by another test
     assert {name for name in named - fields - of_others if f'"{name}"' not in source()} == set()
 
 
-def test_every_command_of_the_alerts_is_looked_at() -> None:
+def test_every_command_in_the_alerts_is_checked() -> None:
     told = re.findall(r"`(kgserve[^`]*)`", TEXT)
     assert len([line for each in told for line in command_lines(each)]) == len(told) > 3

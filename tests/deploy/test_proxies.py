@@ -1,4 +1,4 @@
-"""nginx and Caddy with the configurations that are shipped, before a real server: all of it works through them."""
+"""The shipped configurations of nginx and Caddy in front of a real server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAME = "graph.example"
 REQUIRED = "DEPLOY_TESTS"
 PATIENCE = 30
 HTTP2_OF_ITS_OWN = (1, 25, 1)
-"""The version of nginx that has `http2 on;`."""
+"""First version of nginx with `http2 on;`."""
 NGINX = """\
 daemon off;
 pid {folder}/nginx.pid;
@@ -47,13 +47,13 @@ http {{
 
 
 class Proxied(msgspec.Struct, frozen=True):
-    """A server behind a proxy that listens on a socket of the file system, and whom to trust for it."""
+    """A server behind a proxy that listens on a Unix socket, and its certificate authority."""
 
     http: httpx.Client
     socket: Path
     trusted: Path
     api: str
-    """The beginning of paths of stores; each proxy has stores of its own."""
+    """Prefix of store paths; each proxy has its own stores."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
-    """A server as the shipped files say that it is to be started, and a key for it."""
+    """Yield a server started as the shipped files recommend, and its key."""
     data = tmp_path_factory.mktemp("behind") / "data"
     key = kgserve("keys", "create", "--data", data, "--role", "admin", "--name", "me").out.split()[0]
     options = ["--allowed-hosts", NAME, "--trusted-proxies", "127.0.0.1", "--indexes", "none"]
@@ -78,7 +78,7 @@ def proxied(
     behind: tuple[Running, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Proxied]:
-    """The same server behind each of them."""
+    """Yield the server behind each of the proxies."""
     running, key = behind
     begun = {"nginx": nginx, "caddy": caddy}[request.param]
     folder = tmp_path_factory.mktemp(request.param)
@@ -91,7 +91,7 @@ def proxied(
 
 
 def adapted(text: str, changes: dict[str, str]) -> str:
-    """A shipped text with what everybody changes, and what a test does; each of them must be in it."""
+    """Return a shipped text with the user's and the test's changes; every replaced text must occur."""
     for old, new in changes.items():
         assert old in text, old
         text = text.replace(old, new)
@@ -99,7 +99,7 @@ def adapted(text: str, changes: dict[str, str]) -> str:
 
 
 def nginx_files(folder: Path, files: Files, url: str) -> Path:
-    """Writes its configuration; the socket that it listens on."""
+    """Write nginx's configuration. Return the path of its socket."""
     secure = folder / "secure"
     changes = {
         "server 127.0.0.1:8080;": f"server {httpx.URL(url).netloc.decode()};",
@@ -148,7 +148,7 @@ def caddy(folder: Path, files: Files, url: str) -> Generator[Path]:
 
 @contextmanager
 def running(command: list[str], folder: Path, socket: Path) -> Generator[None]:
-    """A proxy, once its socket is there; it ends with the block."""
+    """Run a proxy for the duration of a block, once its socket exists."""
     said = folder / "said"
     variables = environment({"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder)})
     with said.open("w") as errors, subprocess.Popen(command, stderr=errors, env=variables) as process:
@@ -161,7 +161,7 @@ def running(command: list[str], folder: Path, socket: Path) -> Generator[None]:
             process.wait(PATIENCE)
 
 
-def test_the_shipped_configuration_of_nginx_is_sound(tmp_path: Path, files: Files) -> None:
+def test_the_shipped_configuration_of_nginx_is_valid(tmp_path: Path, files: Files) -> None:
     command = nginx_command(tmp_path)
     nginx_files(tmp_path, files, "http://127.0.0.1:8080")
     shipped = tmp_path / "kgserve.conf"
@@ -175,7 +175,7 @@ def test_the_shipped_configuration_of_nginx_is_sound(tmp_path: Path, files: File
     assert "[warn]" not in said_of(*command, "-t")
 
 
-def test_the_shipped_configuration_of_caddy_is_sound(tmp_path: Path) -> None:
+def test_the_shipped_configuration_of_caddy_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "Caddyfile"
     path.write_text(SHIPPED_FILES["caddy"][0].text())
     told = said_of(program("caddy", REQUIRED), "validate", "--adapter", "caddyfile", "--config", path, home=tmp_path)
@@ -193,7 +193,7 @@ def said_of(*command: str | Path, home: Path | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_is_written_is_read(proxied: Proxied) -> None:
+def test_writes_can_be_read(proxied: Proxied) -> None:
     done = accepted(proxied.http.post(f"{proxied.api}rest/inject", json=nodes(2, 10)))
     assert done["nodes_created"] == 2
     assert accepted(proxied.http.get(f"{proxied.api}rest/nodes/n1"))["node"]["id"] == "n1"
@@ -206,7 +206,7 @@ def nodes(count: int, length: int) -> dict[str, Any]:
     return {"nodes": [{"id": f"n{number}", "type": "t", "content": "x" * length} for number in range(count)]}
 
 
-def test_the_limits_are_kgserves(proxied: Proxied) -> None:
+def test_limits_are_those_of_kgserve(proxied: Proxied) -> None:
     accepted(proxied.http.post(f"{proxied.api}large/inject", json=nodes(3000, 1000)))
     settings = Settings()
     url = f"{proxied.api}large/nodes/" + "a" * (settings.max_url_kb * 1000 - 2000)
@@ -221,12 +221,12 @@ def test_the_limits_are_kgserves(proxied: Proxied) -> None:
 
 
 def problem(answer: httpx.Response) -> int:
-    """The status of a refusal, which is kgserve's own."""
+    """Return the status of an error, which must come from kgserve."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     return answer.status_code
 
 
-def test_an_import_of_any_length_is_taken_in_as_it_comes(proxied: Proxied) -> None:
+def test_a_long_import_is_streamed(proxied: Proxied) -> None:
     line = msgspec.json.encode({"kind": "node", "id": "i", "type": "t", "content": "x" * 1000}) + b"\n"
     pieces = (line * 100 for _ in range(400))
     headers = {"content-type": "application/x-ndjson"}
@@ -234,7 +234,7 @@ def test_an_import_of_any_length_is_taken_in_as_it_comes(proxied: Proxied) -> No
     assert answer.status_code == 200, answer.text
 
 
-def test_events_come_when_they_happen(proxied: Proxied) -> None:
+def test_events_are_not_delayed(proxied: Proxied) -> None:
     accepted(proxied.http.post(f"{proxied.api}heard/inject", json=nodes(1, 1)))
     with proxied.http.stream("GET", f"{proxied.api}heard/events", timeout=PATIENCE) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
@@ -250,7 +250,7 @@ def test_agents_call_tools(proxied: Proxied, speaking: Callable[[httpx.Client], 
     assert not found.get("isError"), found
 
 
-def test_agents_hear_of_new_stores(proxied: Proxied) -> None:
+def test_agents_are_notified_of_new_stores(proxied: Proxied) -> None:
     request = Stateless(proxied.http).request("subscriptions/listen", {"notifications": {"resourcesListChanged": True}})
     with closing(proxied.http.send(request, stream=True)) as stream:
         assert stream.status_code == 200, stream.read()
@@ -260,7 +260,7 @@ def test_agents_hear_of_new_stores(proxied: Proxied) -> None:
         assert any("list_changed" in line for line in lines)
 
 
-def test_the_explorer_comes_whole(proxied: Proxied) -> None:
+def test_the_explorer_is_served_completely(proxied: Proxied) -> None:
     page = proxied.http.get("/")
     assert page.status_code == 200
     parts = re.findall(r'(?:href|src)="(/explorer/[^"]+)"', page.text)
@@ -272,12 +272,12 @@ def test_the_explorer_comes_whole(proxied: Proxied) -> None:
     assert proxied.http.get("/", headers={"origin": "https://elsewhere.example"}).status_code == 403
 
 
-def test_browsers_are_told_to_come_back_with_tls_alone(proxied: Proxied) -> None:
+def test_hsts_is_sent_only_over_tls(proxied: Proxied) -> None:
     answer = proxied.http.get("/health")
     assert answer.headers.get_list("strict-transport-security") == ["max-age=31536000"]
 
 
-def test_http_2_is_spoken(proxied: Proxied) -> None:
+def test_http_2_is_supported(proxied: Proxied) -> None:
     curl = ["curl", "--silent", "--http2", "--unix-socket", str(proxied.socket), "--cacert", str(proxied.trusted)]
     told = said_of(
         *curl, "--output", "/dev/null", "--write-out", "%{http_version} %{http_code}", f"https://{NAME}/health"

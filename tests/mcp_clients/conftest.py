@@ -16,7 +16,7 @@ _numbers = count(1)
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How a client reaches the server: at ``url`` with ``headers``, or through the bridge that ``command`` starts."""
+    """Access of a client to the server: at ``url`` with ``headers``, or through the bridge that ``command`` starts."""
 
     url: str | None
     command: list[str] | None
@@ -25,19 +25,19 @@ class Way(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server process for all tests of a worker process; each test uses a store of its own."""
+    """Yield one server process for all tests of a worker process; each test uses its own store."""
     with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
         yield running
 
 
 @pytest.fixture(params=["http", "bridge"])
 def way(request: pytest.FixtureRequest, server: Running) -> Way:
-    """Each way to that server."""
+    """Return each kind of access to the server."""
     return way_to(server, "all", bridge=request.param == "bridge")
 
 
 def way_to(server: Running, tools: str, *, bridge: bool) -> Way:
-    """A way to that server which lists some tools."""
+    """Return access to the server with a certain tool set."""
     if not bridge:
         return Way(f"{server.url}/mcp?tools={tools}", None)
     return Way(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data), "--tools", tools])
@@ -45,15 +45,16 @@ def way_to(server: Running, tools: str, *, bridge: bool) -> Way:
 
 @pytest.fixture
 def store() -> str:
-    """The name of a store that no other test uses."""
+    """Return the name of a store that no other test uses."""
     return f"client-{next(_numbers)}"
 
 
 @pytest.fixture(scope="package")
 def packages(npm_packages: Path, request: pytest.FixtureRequest) -> Path:
-    """The folder where other people's clients are installed.
+    """Return the folder with the installed npm clients.
 
-    Who asks for it first begins the protocol's suite, which takes 20 s and hardly a processor; it is looked at last.
+    The first use starts the protocol's conformance suite, which takes 20 s of mostly waiting; its result is checked
+    last.
     """
     if any("runs" in item.fixturenames for item in request.session.items if isinstance(item, pytest.Function)):
         request.getfixturevalue("runs")
@@ -62,7 +63,7 @@ def packages(npm_packages: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="package")
 def runs(npm_packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Run]]:
-    """The protocol's suite under way, by the version of the protocol, against a server that nobody else talks to."""
+    """Yield the running conformance suite by protocol version, against a server of its own."""
     folder = tmp_path_factory.mktemp("suite")
     with (
         serving(folder / "data", "--embedding-provider", "hashing") as server,
@@ -73,6 +74,6 @@ def runs(npm_packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def npm_packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same folder; worker processes share what came of trying to install."""
+    """Return the same folder; worker processes share the outcome of the installation."""
     base = tmp_path_factory.getbasetemp()
     return installed((base.parent if hasattr(request.config, "workerinput") else base) / "no-mcp-clients")

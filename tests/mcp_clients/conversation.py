@@ -1,4 +1,4 @@
-"""What every client does: all tools once, in an order that makes sense, each with what its answer must hold."""
+"""The conversation of every client: all tools once, in a sensible order, with the expected content of each answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_ID = "MATCH (e:Entity) WHERE e.id = $id RETURN e.id, e.type"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A call, values of its structured content by their place (names and list positions), and words of its text."""
+    """A call, expected values of its structured content by path (names and list positions), and words of its text."""
 
     tool: str
     arguments: dict[str, Any]
@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a client saw: the version agreed on, the tools listed, and one result per step, in the wire's form."""
+    """Observations of a client: negotiated version, listed tools, and one result per step in wire format."""
 
     version: str
     tools: list[dict[str, Any]]
@@ -48,12 +48,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """Those of the tools that were listed."""
+        """Return the names of the listed tools."""
         return sorted(tool["name"] for tool in self.tools)
 
 
 def entity_steps(store: str) -> list[Step]:
-    """The tools of an entity memory, each once."""
+    """Return steps that call each tool of an entity memory once."""
     there: dict[str, Any] = {"index": store}
     entity = {"name": "Ann", "entity_type": "person", "description": "An engineer", "metadata": {"since": 2019}}
     memory = {"content": "Ann drinks tea", "memory_type": "preference", "tags": ["a"], "confidence": 0.9}
@@ -86,7 +86,7 @@ def entity_steps(store: str) -> list[Step]:
 
 
 def verb_steps(store: str) -> list[Step]:
-    """The tools of a memory, each once."""
+    """Return steps that call each tool of a memory once."""
     there: dict[str, Any] = {"index": store}
     said = "The quay is closed on Sundays."
     return [
@@ -99,7 +99,7 @@ def verb_steps(store: str) -> list[Step]:
 
 
 def steps(store: str) -> list[Step]:
-    """All tools, each once: what is remembered in a store of its own, then the conversation about a graph."""
+    """Return steps that call all tools once: those of memories in their own store, then those of a graph."""
     remembered = f"{store}-memory"
     *graph, drop = graph_steps(store)
     planned = {step.tool for step in (*graph, drop)}
@@ -108,7 +108,7 @@ def steps(store: str) -> list[Step]:
 
 
 def graph_steps(store: str) -> list[Step]:
-    """The conversation about one store, which it makes and drops last; tools without a step here take no arguments."""
+    """Return the steps about one store, created first and dropped last; tools without arguments here have none."""
     in_store: dict[str, Any] = {"index": store}
     seen = in_store | {"at_least": 1}
     relation = {"from": "adr-1", "to": "crane", "relation_type": "CONCERNS"}
@@ -144,13 +144,13 @@ def graph_steps(store: str) -> list[Step]:
 
 
 def check(outcome: Outcome, plan: Sequence[Step], version: str) -> None:
-    """Fails unless the client saw every tool, and every call brought what it must."""
+    """Check that the client saw every tool, and that every call had the expected result."""
     assert outcome.names == sorted(step.tool for step in plan)
     check_results(outcome, plan, version)
 
 
 def check_results(outcome: Outcome, plan: Sequence[Step], version: str) -> None:
-    """The same for the calls alone."""
+    """Check that every call had the expected result."""
     assert outcome.version == version
     assert len(outcome.results) == len(plan)
     for step, result in zip(plan, outcome.results, strict=True):
@@ -158,7 +158,7 @@ def check_results(outcome: Outcome, plan: Sequence[Step], version: str) -> None:
 
 
 def check_result(step: Step, result: dict[str, Any]) -> None:
-    """Fails unless a result is a success whose text and structured content hold what they must."""
+    """Check that a result is a success with the expected text and structured content."""
     assert not result.get("isError"), f"{step.tool}: {result}"
     assert step.says in result["content"][0]["text"]
     for place, expected in step.holds.items():
@@ -167,7 +167,7 @@ def check_result(step: Step, result: dict[str, Any]) -> None:
 
 
 def at(result: dict[str, Any], *place: str | int) -> Any:
-    """A value of a result's structured content."""
+    """Return a value of a result's structured content."""
     found: Any = result["structuredContent"]
     for key in place:
         found = found[key]

@@ -1,4 +1,4 @@
-"""The protocol's own conformance suite as processes that are begun early: most of their time they wait."""
+"""The protocol's conformance suite as background processes, which mostly wait."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SAID = "said"
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The suite in one version of the protocol, and the folder that its reports go to."""
+    """The suite for one protocol version, and the folder of its reports."""
 
     process: subprocess.Popen[bytes]
     folder: Path
 
     def reports(self) -> list[Path]:
-        """A report for each scenario, once all are there."""
+        """Wait for all reports, and return one per scenario."""
         self.process.wait(3 * PATIENCE)
         found = [*self.folder.glob("*/checks.json")]
         assert found, (self.folder / SAID).read_text()
@@ -33,7 +33,7 @@ class Run(msgspec.Struct, frozen=True):
 
 @contextmanager
 def running(packages: Path, url: str, folder: Path) -> Generator[Mapping[str, Run]]:
-    """The suite against a server, in all versions at once; what has not ended with the block is killed."""
+    """Run the suite against a server in all versions concurrently; kill what still runs at the end of the block."""
     with ExitStack() as stack:
         yield {version: stack.enter_context(_run(packages, url, version, folder / version)) for version in VERSIONS}
 

@@ -1,4 +1,4 @@
-"""Conversations by the official clients, in Python and in TypeScript."""
+"""Conversations of the official Python and TypeScript clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Era = Literal["legacy", "auto"]
 
 
 def in_python(way: Way, plan: Sequence[Step], era: Era) -> Outcome:
-    """What the official Python client makes of it."""
+    """Run a conversation with the official Python client."""
     return asyncio.run(_in_python(way, plan, era))
 
 
@@ -45,7 +45,7 @@ def _wire(value: BaseModel) -> dict[str, Any]:
 
 
 def in_typescript(packages: Path, way: Way, plan: Sequence[Step], client: str, era: str) -> Outcome:
-    """What an official TypeScript client makes of it: "sdk" is version 1, "client" version 2."""
+    """Run a conversation with an official TypeScript client: "sdk" is version 1, "client" version 2."""
     calls = [{"tool": step.tool, "arguments": step.arguments} for step in plan]
     told = msgspec.structs.asdict(way) | {"client": client, "era": era, "folder": str(TOP), "steps": calls}
     program = [node(packages, TYPESCRIPT), PROGRAM, msgspec.json.encode(told).decode()]
@@ -53,7 +53,7 @@ def in_typescript(packages: Path, way: Way, plan: Sequence[Step], client: str, e
 
 
 def run(command: list[str], folder: Path, home: Path) -> str:
-    """What a program writes, which must succeed; what it keeps for itself goes into ``home``."""
+    """Run a program, which must succeed, and return its output; its private files go into ``home``."""
     done = subprocess.run(
         command,
         cwd=folder,

@@ -1,4 +1,4 @@
-"""The official clients list the tools of an entity memory as they are described, and call them, listed or not."""
+"""The official clients list the tools of an entity memory as documented, and call them, listed or not."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def talk(packages: Path, way: Way, plan: list[Step], client: str, era: Era) -> O
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids="-".join)
-def test_the_ten_are_listed_as_described_and_called(
+def test_the_ten_tools_are_listed_as_documented_and_callable(
     packages: Path, server: Running, store: str, client: tuple[str, Era]
 ) -> None:
     plan = entity_steps(store)
-    # Each client takes one of the two ways.
+    # Each client uses one of the two kinds of access.
     way = way_to(server, SET, bridge=client in {("python", "auto"), ("client", "legacy")})
     outcome = talk(packages, way, plan, *client)
     check(outcome, plan, VERSIONS[client[1]])
@@ -45,7 +45,7 @@ def test_the_ten_are_listed_as_described_and_called(
 
 
 @pytest.mark.parametrize("client", [("python", "legacy"), ("sdk", "legacy"), ("client", "auto")], ids="-".join)
-def test_what_is_not_listed_is_called(packages: Path, server: Running, store: str, client: tuple[str, Era]) -> None:
+def test_unlisted_tools_are_callable(packages: Path, server: Running, store: str, client: tuple[str, Era]) -> None:
     plan = entity_steps(store)
     outcome = talk(packages, Way(f"{server.url}/mcp", None), plan, *client)
     check_results(outcome, plan, VERSIONS[client[1]])
@@ -54,7 +54,7 @@ def test_what_is_not_listed_is_called(packages: Path, server: Running, store: st
 
 
 @pytest.mark.parametrize("client", [("python", "legacy"), ("client", "auto")], ids="-".join)
-def test_who_only_reads_recalls_and_changes_nothing(
+def test_a_read_only_caller_recalls_and_changes_nothing(
     packages: Path, keyed: Served, admin: httpx.Client, store: str, client: tuple[str, Era]
 ) -> None:
     named = {"Kgserve-Store": store}

@@ -21,7 +21,7 @@ INSPECTED = {
     "legacy": ("inject_knowledge_graph", "list_stores", "drop_store"),
     "modern": ("inject_knowledge_graph", "query_cypher", "search_batch"),
 }
-"""Tools whose arguments are a list of objects, none, a text, an object, a number. Each call is a process of its own."""
+"""Tools whose arguments are a list of objects, none, a text, an object, a number. Each call is a separate process."""
 INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 
@@ -37,25 +37,25 @@ def test_the_typescript_clients(packages: Path, way: Way, store: str, client: st
     check(in_typescript(packages, way, plan, client, era), plan, VERSIONS[era])
 
 
-# One era on each way.
+# One protocol revision per kind of access.
 @pytest.mark.parametrize(("way", "era"), [("http", "legacy"), ("bridge", "modern")], indirect=["way"])
 def test_the_inspector(packages: Path, way: Way, store: str, era: str, tmp_path: Path) -> None:
     plan = steps(store)
     target = ["--server-url", way.url, "--transport", "http"] if way.url else [*(way.command or ()), "--cwd", str(TOP)]
     command = [node(packages, NEWEST), str(packages / INSPECTOR), "--cli", *target, "--protocol-era", era]
-    # With --strict it refuses schemas that only some clients understand.
+    # With --strict it rejects schemas that only some clients understand.
     listed = _inspect([*command, "--method", "tools/list", "--strict"], tmp_path)
     assert sorted(tool["name"] for tool in listed["tools"]) == sorted(step.tool for step in plan)
     for step in [step for step in plan if is_thorough() or step.tool in INSPECTED[era]]:
         given = [part for name, value in step.arguments.items() for part in ("--tool-arg", f"{name}={_typed(value)}")]
         result = _inspect([*command, "--method", "tools/call", "--tool-name", step.tool, *given], tmp_path)
         check_result(step, result)
-        # Only the stateless era tells with every result who answers.
+        # Only the stateless protocol identifies the server in every result.
         assert ("_meta" in result) == (era == "modern")
 
 
 def _typed(value: object) -> str:
-    """An argument as one types it: text as it is, the rest as JSON."""
+    """Return an argument as typed on a command line: text unchanged, other values as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

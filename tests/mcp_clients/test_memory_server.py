@@ -1,4 +1,4 @@
-"""The official MCP memory server and our tools answer the same; and its file comes in as the tools write."""
+"""The official MCP memory server and kgserve's tools give the same answers, and its file imports to the same graph."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TOLD: list[Step] = [
 
 
 def made_up(seed: int, count: int) -> list[Step]:
-    """Calls about the same few names; none names the same twice, of which the official server keeps two."""
+    """Return random calls about the same few names; no call repeats a name, because the official server keeps both."""
     chance = random.Random(seed)
 
     def some(choices: tuple[str, ...]) -> list[str]:
@@ -99,13 +99,13 @@ def made_up(seed: int, count: int) -> list[Step]:
 
 
 @pytest.mark.parametrize("plan", [TOLD, *(made_up(seed, 120) for seed in range(20 if is_thorough() else 1))])
-def test_both_answer_the_same(plan: list[Step], packages: Path, server: Running, store: str, tmp_path: Path) -> None:
+def test_both_servers_agree(plan: list[Step], packages: Path, server: Running, store: str, tmp_path: Path) -> None:
     theirs, ours = asyncio.run(_both(plan, packages, server, store, tmp_path / "memory.jsonl"))
     for (tool, arguments), one, other in zip(plan, theirs, ours, strict=True):
         assert _meant(other) == _meant(one), (tool, arguments)
 
 
-def test_its_file_comes_in_as_the_tools_write(packages: Path, server: Running, store: str, tmp_path: Path) -> None:
+def test_its_file_imports_alike(packages: Path, server: Running, store: str, tmp_path: Path) -> None:
     file = tmp_path / "memory.jsonl"
     asyncio.run(_both(made_up(7, 60), packages, server, store, file))
     place = ("--server", server.url)
@@ -124,7 +124,7 @@ def test_its_file_comes_in_as_the_tools_write(packages: Path, server: Running, s
 async def _both(
     plan: list[Step], packages: Path, server: Running, store: str, file: Path
 ) -> list[list[CallToolResult]]:
-    """What each answers: theirs, then ours."""
+    """Return the answers of both servers: theirs, then ours."""
     official = StdioServerParameters(
         command=node(packages, TYPESCRIPT),
         args=[str(packages / PROGRAM)],
@@ -138,7 +138,7 @@ async def _both(
 
 
 def _meant(result: CallToolResult) -> Any:
-    """An answer but for the order of what a graph holds: theirs is that of creation, ours that of names."""
+    """Return an answer without the order of a graph's content: theirs is that of creation, ours alphabetical."""
     [content] = result.content
     assert isinstance(content, TextContent)
     if result.is_error:

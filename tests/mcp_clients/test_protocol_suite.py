@@ -1,4 +1,4 @@
-"""The protocol's own conformance suite, whole, in both eras: nothing fails but what asks for things made for it."""
+"""The protocol's conformance suite in both revisions: only checks that need special fixtures fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELSE = "Expected InputRequired|JSON-RPC error instead of|Prerequisite failed|did
 NEVER_CHANGES = "Mutated the (tool|prompt) list"
 
 FIXTURES = {
-    # Tools that only a server made for the suite has: of all kinds of content, and that ask the client in their turn.
+    # Tools that only a server made for the suite has: all kinds of content, and requests to the client.
     "tools-call-simple-text": NO_TOOL,
     "tools-call-image": NO_TOOL,
     "tools-call-audio": NO_TOOL,
@@ -48,35 +48,35 @@ FIXTURES = {
     "sep-2322-multiple-inputs-incomplete": NO_TOOL,
     "sep-2322-request-state-incomplete": NO_TOOL,
     "sep-2322-result-type-included": NO_TOOL,
-    # The same tools, in other words.
+    # The same tools with other messages.
     "sep-2322-multi-round-r1": ELSE,
     "sep-2322-missing-response-rerequests": ELSE,
     "sep-2322-reject-tampered-state": ELSE,
     "server-sse-disconnect-resume": ELSE,
-    # A tool whose arguments are to be repeated in headers, which none of ours are.
+    # A tool with arguments that are repeated in headers, which kgserve has none of.
     "sep-2243-server-no-xmcp-tool": NO_TOOL,
     "sep-2243-server-decode-base64": NO_TOOL,
     "sep-2243-server-validate-param-match": NO_TOOL,
     "sep-2243-server-reject-invalid-param-chars": NO_TOOL,
     "sep-2243-server-reject-param-mismatch": NO_TOOL,
-    # Its prompts.
+    # The suite's prompts.
     "completion-complete": NO_PROMPT,
     "prompts-get-simple": NO_PROMPT,
     "prompts-get-with-args": NO_PROMPT,
     "prompts-get-embedded-resource": NO_PROMPT,
     "prompts-get-with-image": NO_PROMPT,
     "sep-2322-non-tool-incomplete": NO_PROMPT,
-    # Its resources.
+    # The suite's resources.
     "resources-read-text": NO_RESOURCE,
     "resources-read-binary": NO_RESOURCE,
     "resources-templates-read": NO_RESOURCE,
     "resources-subscribe": NO_RESOURCE,
     "resources-unsubscribe": NO_RESOURCE,
-    # A way to change the lists of tools and prompts, which never change here.
+    # A way to change the lists of tools and prompts, which are constant in kgserve.
     "sep-2575-server-sends-prompts-list-changed-on-subscription": NEVER_CHANGES,
     "sep-2575-server-sends-tools-list-changed-on-subscription": NEVER_CHANGES,
 }
-"""What each check misses that fails: the words of its failure."""
+"""Failing checks with a pattern of their message."""
 
 PASSING = {
     "2025-11-25": {
@@ -89,11 +89,11 @@ PASSING = {
         "input-required-result-unsupported-methods",
     },
 }
-"""Scenarios that have to be there, and in which nothing fails."""
+"""Scenarios that must exist and pass completely."""
 
 
 class Check(msgspec.Struct):
-    """One thing that a scenario looked at."""
+    """One check of a scenario."""
 
     id: str
     status: str
@@ -101,16 +101,16 @@ class Check(msgspec.Struct):
 
 
 Checks = dict[str, list[Check]]
-"""What each scenario looked at."""
+"""Checks by scenario."""
 
 
 @pytest.fixture(scope="module")
 def suite(runs: Mapping[str, Run]) -> dict[str, Checks]:
-    """What came of the suite in each version of the protocol."""
+    """Return the checks of the suite by protocol version."""
     return {version: _checks(run.reports()) for version, run in runs.items()}
 
 
-def test_nothing_fails_but_what_asks_for_what_is_made_for_the_suite(suite: dict[str, Checks]) -> None:
+def test_only_checks_of_missing_fixtures_fail(suite: dict[str, Checks]) -> None:
     failed = [
         check
         for scenarios in suite.values()
@@ -119,16 +119,16 @@ def test_nothing_fails_but_what_asks_for_what_is_made_for_the_suite(suite: dict[
         if check.status in {"FAILURE", "WARNING"}
     ]
     assert [check for check in failed if not re.search(FIXTURES.get(check.id, "$^"), check.error)] == []
-    assert {check.id for check in failed} == FIXTURES.keys(), "what no longer fails need not be listed"
+    assert {check.id for check in failed} == FIXTURES.keys(), "remove checks that no longer fail from the list"
 
 
 @pytest.mark.parametrize("version", PASSING)
-def test_what_needs_nothing_made_for_it_passes(suite: dict[str, Checks], version: str) -> None:
+def test_scenarios_without_fixtures_pass(suite: dict[str, Checks], version: str) -> None:
     for name in PASSING[version]:
         assert {check.status for check in suite[version][name]} in ({"SUCCESS"}, {"SUCCESS", "INFO"}), name
 
 
-def test_what_needs_some_passes_as_far_as_it_can(suite: dict[str, Checks]) -> None:
+def test_scenarios_with_some_fixtures_pass_partially(suite: dict[str, Checks]) -> None:
     def passed(version: str, name: str) -> list[str]:
         return [check.id for check in suite[version][name] if check.status == "SUCCESS"]
 
@@ -141,7 +141,7 @@ def _checks(reports: list[Path]) -> Checks:
 
 
 def _scenario(folder: str) -> str:
-    """Its name out of that of its folder, which ends with a time."""
+    """Return a scenario's name from its folder's name, which ends with a time."""
     found = re.fullmatch(r"server-(.+)-\d{4}-\d\d-\d\dT.+", folder)
     assert found is not None, folder
     return found[1]

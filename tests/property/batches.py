@@ -1,4 +1,4 @@
-"""Random batches: of every kind of write, small ones and such as cross the sizes where the engine is fed otherwise."""
+"""Random batches of every kind of write, including sizes beyond the thresholds of the engine's bulk load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _RELATIONS = ("knows", "is in", "made'of")
 _ATTRIBUTES = (None, None, "{}", '{"a":1}', '{"a":1,"b":[null,{"c":"ü"}]}')
 _AUTHORS = ("", "", "ada", "it's Bob")
 _MOMENTS = ("2020-02-29T12:00:00Z", "2021-01-01T00:00:00.250000+02:00")
-# Of the world: the first and the last there are, one before 1970, and 1970 itself.
+# Valid times: the minimum and maximum, one before 1970, and 1970 itself.
 DATES = (-62_135_596_800_000_000, -1, 0, 1, 1_000_000_000_000_000, 1_600_000_000_000_000, 253_402_300_799_999_999)
 TAGS = ("red", "blue", "topic:ü", "topic:it's", "topic:", ":", "a,b", "[x]", "NULL", "日本")
 _DIRECTIONS: tuple[Direction, ...] = ("outgoing", "incoming", "both")
@@ -50,16 +50,16 @@ CLEARED = NodeExtrasPut("", (), None, "", None, None)
 
 
 class Batches:
-    """Makes batches about a bounded number of ids; the same seed makes the same ones against the same graph."""
+    """Generator of batches about a bounded number of ids; a seed gives the same batches against the same graph."""
 
     def __init__(self, seed: int, ids: int, extended: float = 0.0) -> None:
-        """``extended`` is the share of nodes and edges that are sent with extras."""
+        """Initialize the generator. ``extended`` is the share of nodes and edges with extras."""
         self.random = random.Random(seed)
         self._ids = ids
         self._extended = extended
 
     def batch(self, graph: Graph, kind: Kind, size: int) -> WriteBatch:
-        """A batch of one kind with about so many rows."""
+        """Return a batch of one kind with about ``size`` rows."""
         touch = self.random.random() < 0.6
         match kind:
             case "inject":
@@ -79,29 +79,29 @@ class Batches:
                 return self._mixed(graph, size, touch=touch)
 
     def any_batch(self, graph: Graph) -> WriteBatch:
-        """A batch of any kind and size; deletions are rarer than additions."""
+        """Return a batch of any kind and size; deletions are rarer than additions."""
         kind = self.random.choices(KINDS, (6, 4, 3, 1, 2, 3))[0]
         return self.batch(graph, kind, self.random.choice(SIZES))
 
     def some_id(self) -> str:
-        """One of the ids, whether it is there or not."""
+        """Return one of the ids, whether it exists or not."""
         number = self.random.randrange(self._ids)
         return _ODD[number] if number < len(_ODD) else f"n{number}"
 
     def walk(self) -> Walk:
-        """Something to walk."""
+        """Return a random traversal."""
         choice = self.random.choice
         types = choice((None, None, frozenset(_RELATIONS[:1]), frozenset(_RELATIONS[1:])))
         weight, nodes = choice((None, None, 0.5)), choice((1, 2, 7, 1000, 5000))
         return Walk(self.some_id(), self.random.randrange(5), choice(_DIRECTIONS), types, weight, nodes, self.moment())
 
     def moment(self) -> int | None:
-        """A moment of the world: at a date, just before it or just after it, or none."""
+        """Return a random valid time: a date, or just before or after one, or None."""
         date = self.random.choice((None, None, *DATES))
         return date and min(max(date + self.random.choice((-1, 0, 0, 1)), DATES[0]), DATES[-1])
 
     def wanted(self, moment: int | None) -> NodesQuery:
-        """Nodes to list, of all types and tags or of some."""
+        """Return a random list request, for all types and tags or some."""
         choice = self.random.choice
         types, tags = choice(((), (), _TYPES[:1], _TYPES[1:])), choice(((), (), TAGS[:1], TAGS[2:4]))
         return NodesQuery(type=list(types), tag=list(tags), valid_at="any" if moment is None else format_time(moment))
@@ -128,7 +128,7 @@ class Batches:
         return WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True)
 
     def _line(self, put: EdgePut) -> EdgePut:
-        # Its times are among its attributes: they come with some or not at all.
+        # Its times are among its attributes, partially or not at all.
         created, updated = (self.random.choice((None, *_MOMENTS)) if put.own else None for _ in range(2))
         version = self.random.choice((None, 5))
         return EdgePut(put.index, put.key, put.weight, put.own, created, updated, version, put.extras)
@@ -144,7 +144,7 @@ class Batches:
     def _update(self, index: int, graph: Graph, node_id: str) -> NodePut:
         if self.random.random() >= self._extended:
             return NodePut(index, node_id, None, self._text())
-        # Heads that it knows of, or not; now and then nothing else is new.
+        # Based on known heads or not; sometimes nothing else changes.
         based_on = self.random.choice((None, graph.nodes[node_id].version, 1, 2, 3))
         content = self.random.choice((None, None, self._text()))
         extras = self.random.choice((None, NodeExtrasPut(created_by="eve"), self._node_extras()))
@@ -152,7 +152,7 @@ class Batches:
 
     def _node(self, index: int, node_id: str) -> NodePut:
         choice = self.random.choice
-        # Now and then without a type: fine for a node that is there, a reason to refuse the batch otherwise.
+        # Sometimes without a type: valid for an existing node, otherwise a reason to reject the batch.
         node_type = None if self.random.random() < 0.002 else choice(_TYPES)
         content, attributes = choice((None, "", self._text())), choice(_ATTRIBUTES)
         return NodePut(index, node_id, node_type, content, attributes, extras=self._node_extras())
@@ -201,7 +201,7 @@ class Batches:
     def _interval(self) -> tuple[Moment, Moment]:
         begins, ends = self._date(), self._date()
         if self._rarely(500):
-            # It may end before it begins, by itself or with what is stored: a batch is then refused as a whole.
+            # It may end before it begins, alone or with the stored value: then the whole batch is rejected.
             return begins, ends
         if isinstance(begins, int) and isinstance(ends, int):
             return min(begins, ends), max(begins, ends)
@@ -219,5 +219,5 @@ class Batches:
 
 
 def choice_text(source: random.Random) -> str:
-    """A text that is rarely the same twice, and long now and then."""
+    """Return a mostly unique text, sometimes a long one."""
     return f"text {source.randrange(10_000)} 'ü' 😀" * source.choice((1, 1, 1, 40))

@@ -1,4 +1,4 @@
-"""A store and what it should hold, side by side: each step is done to both, then they are compared."""
+"""A store and its reference model: each step is applied to both, then they are compared."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ DAMAGES: tuple[Damage, ...] = get_args(Damage)
 
 
 class Driver:
-    """One store in a folder of its own, through restarts and crashes; ``root`` is emptied by `end`."""
+    """One store in its own folder, through restarts and crashes; `end` removes ``root``."""
 
     def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
@@ -69,20 +69,20 @@ class Driver:
         self._close()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    # Writing
+    # Writes
 
     def write(self, *batches: WriteBatch) -> None:
-        """Queue batches, wait for all of them, compare their reports."""
+        """Queue batches, wait for all of them, and compare their reports."""
         self._settle(batches, [self.store.submit(batch, wait=PATIENCE) for batch in batches])
 
     def write_group(self, *batches: WriteBatch) -> None:
-        """The same as one group: the writer is held back until all of them wait."""
+        """Write batches as one group: the writer is blocked until all of them are queued."""
         with held(self.store):
             futures = [self.store.submit(batch, wait=PATIENCE) for batch in batches]
         self._settle(batches, futures)
 
     def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[Report]]) -> list[Graph]:
-        """Do the same to the graph; how it was after each batch, from before the first on."""
+        """Apply batches to the graph. Return the graph after each batch, starting with the one before the first."""
         for future in futures:
             future.exception(PATIENCE)
         times = {change.sequence: change.time for change in self.store.journal.read(self.graph.sequence)}
@@ -96,22 +96,22 @@ class Driver:
                 assert isinstance(future.exception(), InvalidInput), future
             else:
                 found = _counts(future.result())
-                assert found == expected, f"{found} where {expected} was due"
+                assert found == expected, f"{found} instead of {expected}"
         assert self.store.state.sequence == self.graph.sequence
-        assert self.store.engine.rebuilds == self._rebuilds, "the engine failed at a write and was built anew"
+        assert self.store.engine.rebuilds == self._rebuilds, "the engine failed at a write and was rebuilt"
         return stages
 
     def change_rules(self, *, keeps_both: bool, kinds: tuple[str, ...]) -> None:
-        """What becomes of conflicts, and which types are let in."""
+        """Change the conflict policy and the allowed types."""
         chosen = StoreSettings(conflict_policy="manual" if keeps_both else "lww", kind_whitelist=kinds)
         self.store.change_settings(lambda _: chosen)
         self.graph = self.graph.copy()
         self.graph.keeps_both, self.graph.kinds = keeps_both, frozenset(kinds)
 
-    # Lives
+    # Restarts and crashes
 
     def restart(self, damage: Damage | None = None) -> None:
-        """Close cleanly, perhaps damage something that can be made again, and open."""
+        """Close cleanly, optionally damage a file that can be rebuilt, and open again."""
         self._close()
         if damage is not None:
             _damage(self._layout(), damage)
@@ -125,9 +125,9 @@ class Driver:
         self.compare()
 
     def crash(self, *under_way: WriteBatch, torn: int = 0) -> None:
-        """Go on with a copy of the files as they are now, while batches are under way.
+        """Continue with a copy of the current files, taken while batches are in progress.
 
-        ``torn`` bytes of a frame that was never finished are left at the journal's end.
+        ``torn`` bytes of an unfinished frame are left at the journal's end.
         """
         acknowledged = self.graph.sequence
         futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
@@ -147,9 +147,12 @@ class Driver:
         self.compare()
 
     def compact(self, *under_way: WriteBatch) -> None:
-        """Compact, with batches under way, while a reader looks again and again."""
+        """Compact with batches in progress, while a reader checks snapshots."""
         done, stop = self.store.compactor.done, threading.Event()
-        with Beside(self.store.compactor.run) as compacting, Beside(lambda: self._read_on(stop)) as reading:
+        with (
+            ConcurrentTask(self.store.compactor.run) as compacting,
+            ConcurrentTask(lambda: self._read_on(stop)) as reading,
+        ):
             futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
             try:
                 self._settle(under_way, futures)
@@ -164,13 +167,13 @@ class Driver:
         self.compare()
 
     def check(self) -> None:
-        """The store's own comparison must agree."""
+        """Run the store's own consistency check, which must succeed."""
         assert self.store.check().ok
         assert self.store.engine.rebuilds == self._rebuilds
 
     def fold(self, *under_way: WriteBatch) -> None:
-        """Make a new base of the rows, with batches under way."""
-        with self.store.reading() as rows, Beside(self.store.rows.fold) as folding:
+        """Fold the rows into a new base with batches in progress."""
+        with self.store.reading() as rows, ConcurrentTask(self.store.rows.fold) as folding:
             before = sorted(rows.all_nodes(), key=lambda row: row.id), rows.at
             self._settle(under_way, [self.store.submit(batch, wait=PATIENCE) for batch in under_way])
             folding.join(PATIENCE)
@@ -181,10 +184,10 @@ class Driver:
         assert self.store.rows.base_sequence == self.graph.sequence
         self.compare()
 
-    # Looking
+    # Reads
 
     def look(self, request: Walk, wanted: NodesQuery | None = None) -> None:
-        """Walk from a node, get it, and list all in pages of a few; with what was true at one moment alone."""
+        """Traverse from a node, get it, and list all nodes in small pages; optionally at a valid time."""
         self._look_around(request)
         self._look_at(request.start, request.valid_at)
         self._list(wanted or NodesQuery(), request.depth + 3)
@@ -228,7 +231,7 @@ class Driver:
                 break
 
     def compare(self) -> None:
-        """All contents, in both directions, and what is kept beside them."""
+        """Compare all contents in both directions, and the derived data."""
         found, graph = self._contents(), self.graph
         differ(found.nodes, graph.nodes, [row.id for row in found.nodes])
         differ(found.outgoing, graph.edges, [row.key for row in found.outgoing])
@@ -242,7 +245,7 @@ class Driver:
         self._compare_catalog()
 
     def _can_be_read(self) -> bool:
-        """Whether all rows are whole; who meets one that is not has them made anew, and is to come again."""
+        """Return True if all rows are readable; a damaged one triggers a rebuild, after which the caller retries."""
         try:
             with self.store.reading() as rows:
                 return bool([*rows.all_nodes(), *rows.all_edges(), True])
@@ -306,7 +309,7 @@ class Driver:
         self.pool.close()
 
     def _tear(self, size: int) -> None:
-        """Leave the beginning of a frame, never the whole of one, at the journal's end."""
+        """Leave the beginning of a frame at the journal's end, never a complete one."""
         newest = list_segments(self._layout().journal)[-1]
         if not size or not newest.size:
             return
@@ -319,7 +322,7 @@ class Driver:
 
 
 def differ(found: Sequence[NodeRow | EdgeRow], wanted: dict[Any, Any], keys: Sequence[Any]) -> None:
-    """Fail, naming some rows, when those found are not those wanted, each once."""
+    """Fail, naming some rows, unless the rows found are exactly the expected ones, each once."""
     assert len(set(keys)) == len(keys), "the engine holds a key twice"
     held = dict(zip(keys, found, strict=True))
     if held != wanted:
@@ -329,7 +332,7 @@ def differ(found: Sequence[NodeRow | EdgeRow], wanted: dict[Any, Any], keys: Seq
 
 
 def listed(graph: Graph, wanted: NodesQuery) -> list[NodeRow]:
-    """What a list is to show, on all of its pages together."""
+    """Return the expected content of a list over all of its pages."""
     true = graph.true_at(None if wanted.valid_at in (None, "any") else parse_time(wanted.valid_at))
     return [
         row
@@ -342,8 +345,8 @@ def _counts(report: Report) -> Outcome:
     return msgspec.convert(report, Outcome, from_attributes=True)
 
 
-class Beside(threading.Thread):
-    """Runs something beside a block, which it joins at its end; ``errors`` holds what it raised."""
+class ConcurrentTask(threading.Thread):
+    """Thread that works during a block and is joined at its end; ``errors`` holds its exceptions."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(daemon=True)
@@ -354,7 +357,7 @@ class Beside(threading.Thread):
     def run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # noqa: BLE001  # it belongs to the block
+        except Exception as error:  # noqa: BLE001  # re-raised in the block
             self.errors.append(error)
 
     def __enter__(self) -> Self:
@@ -381,7 +384,7 @@ def _damage(layout: Layout, damage: Damage) -> None:
         case "description gone":
             (layout.root / "store.json").unlink()
         case "snapshot flipped":
-            # While the journal is there from the beginning: otherwise the last copy could be the one that is hit.
+            # Only while the journal is complete from the start: otherwise the last copy could be damaged.
             if list_segments(layout.journal)[0].first == 1:
                 for path in snapshot.list_snapshots(layout.journal)[:1]:
                     _flip(path / snapshot.NODES_FILE)

@@ -1,4 +1,4 @@
-"""What a store should hold, as two dicts: the rules of writing and walking, written down as plainly as possible."""
+"""Reference model of a store as two dicts: the rules of writing and traversal in their simplest form."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from kgserve.storage.model.walk import Walk
 _Put = TypeVar("_Put", NodePut, EdgePut)
 _Value = TypeVar("_Value")
 _Fields = dict[str, Any]
-_MADE_ANEW = {"created_by": "", "conflicts": ()}
-"""What a state does not take over from the one before it."""
+_NOT_INHERITED = {"created_by": "", "conflicts": ()}
+"""Fields that a state does not inherit from the previous one."""
 
 
 class Refused(Exception):
-    """A batch that must be refused as a whole."""
+    """A batch that must be rejected as a whole."""
 
 
 class Outcome(msgspec.Struct):
-    """The counts that a report must show."""
+    """Counts that a report must contain."""
 
     nodes_created: int = 0
     nodes_updated: int = 0
@@ -45,7 +45,7 @@ class Outcome(msgspec.Struct):
 class Graph:
     """Nodes and edges by key, and the number of the last commit.
 
-    ``kinds`` are the types that nodes may be given, none for all; ``keeps_both`` is the policy "manual".
+    ``kinds``: allowed types of nodes, empty for all. ``keeps_both``: the conflict policy is "manual".
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Graph:
         self.said: dict[tuple[str, int, str], int] = {}
 
     def copy(self) -> Graph:
-        """The same, to go on from separately."""
+        """Return an independent copy."""
         other = Graph()
         other.nodes, other.edges, other.sequence = dict(self.nodes), dict(self.edges), self.sequence
         other.kinds, other.keeps_both, other.ended = self.kinds, self.keeps_both, dict(self.ended)
@@ -66,7 +66,7 @@ class Graph:
         return other
 
     def true_at(self, moment: int | None) -> Graph:
-        """What of it was true in the world at a moment: an edge only between two nodes that were."""
+        """Return the part that was valid at a moment; edges need two valid nodes."""
         if moment is None:
             return self
         other = self.copy()
@@ -80,11 +80,11 @@ class Graph:
 
     @property
     def digest(self) -> int:
-        """The sum of the hashes of all rows."""
+        """Return the sum of the hashes of all rows."""
         return (sum(map(row_hash, self.nodes.values())) + sum(map(row_hash, self.edges.values()))) % (1 << 128)
 
     def write(self, batch: WriteBatch, now: int) -> Outcome:
-        """Do what a batch says; ``now`` is the time of the commit that it becomes, if it changes anything."""
+        """Apply a batch; ``now`` is the time of its commit, if it changes anything."""
         nodes = merged(batch.nodes, lambda put: put.id)
         self._refuse(batch, nodes)
         outcome = Outcome()
@@ -144,7 +144,7 @@ class Graph:
             either(put.updated_at, now),
             self._node_extras(put, old),
         )
-        # What is kept beside the heads joins none of them.
+        # Rows kept next to the heads join none of them.
         joins = put.resolves and extras_of(old)["conflicts"] and not extras_of(row)["conflicts"]
         if old is not None and _said(row) == _said(old) and not joins:
             outcome.nodes_unchanged += 1
@@ -155,7 +155,7 @@ class Graph:
         return True
 
     def _note_author(self, put: NodePut, old: NodeRow, sequence: int) -> bool:
-        """Whoever puts a whole version that somebody else has written is noted, and makes a commit."""
+        """Record a second author of an identical version, which makes a commit."""
         author = put.extras.created_by if put.extras is not None and put.resolves else ""
         if author in {"", extras_of(old)["created_by"]}:
             return False
@@ -209,7 +209,7 @@ class Graph:
         return row != old
 
     def walk(self, request: Walk) -> tuple[dict[str, int], set[EdgeKey], bool]:
-        """Ids with their depth, nearest first; the keys of the edges between them; whether there were more nodes."""
+        """Return ids with their depth, nearest first; the keys of edges between them; whether there were more nodes."""
         if request.start not in self.nodes:
             return {}, set(), False
         edges = [edge for edge in self.edges.values() if request.follows(edge)]
@@ -223,7 +223,7 @@ class Graph:
 
 
 def merged(puts: Iterable[_Put], key: Callable[[_Put], object]) -> list[_Put]:
-    """One put for each key: fields that a later one leaves out come from the earlier ones."""
+    """Merge puts by key: fields that a later one omits come from earlier ones."""
     latest: dict[object, _Put] = {}
     for put in puts:
         earlier = latest.get(key(put))
@@ -243,7 +243,7 @@ def _joined(earlier: msgspec.Struct, later: msgspec.Struct) -> _Fields:
 
 
 def was_true(row: NodeRow | EdgeRow, moment: int) -> bool:
-    """The rule of validity: from ≤ moment, and moment < to; a bound that is not given is none."""
+    """Return True if a row was valid: from ≤ moment < to, where a missing bound is unlimited."""
     fields = extras_of(row) if isinstance(row, NodeRow) else edge_extras_of(row)
     begun = fields["valid_from"] is None or fields["valid_from"] <= moment
     return begun and (fields["valid_to"] is None or moment < fields["valid_to"])
@@ -262,17 +262,17 @@ _CLEARED_BY_NONE = (
 
 
 def extras_of(row: NodeRow | None) -> _Fields:
-    """The extras of a node by name, those of one that has none too."""
+    """Return the extras of a node by name, with defaults for a node without extras."""
     return msgspec.structs.asdict((row and row.extras) or NodeExtras())
 
 
 def edge_extras_of(row: EdgeRow | None) -> _Fields:
-    """As `extras_of`."""
+    """Return the extras of an edge by name, with defaults for an edge without extras."""
     return msgspec.structs.asdict((row and row.extras) or EdgeExtras())
 
 
 def _written(put: NodeExtrasPut | EdgeExtrasPut | None, held: _Fields) -> _Fields:
-    fields = held | {name: value for name, value in _MADE_ANEW.items() if name in held}
+    fields = held | {name: value for name, value in _NOT_INHERITED.items() if name in held}
     given = {} if put is None else msgspec.structs.asdict(put)
     return fields | {
         name: value
@@ -289,17 +289,17 @@ def _is_backwards(put: NodePut | EdgePut, old: NodeRow | EdgeRow | None) -> bool
 
 
 def _said(row: NodeRow) -> tuple[Any, ...]:
-    fields = {name: value for name, value in extras_of(row).items() if name not in _MADE_ANEW}
+    fields = {name: value for name, value in extras_of(row).items() if name not in _NOT_INHERITED}
     return row.type, row.content, row.attributes, fields
 
 
 def either(given: _Value | None, held: _Value) -> _Value:
-    """What is given, or else what is held."""
+    """Return ``given``, else ``held``."""
     return held if given is None else given
 
 
 def attributes_text(created_at: str, updated_at: str, own: dict[str, Any]) -> str:
-    """An edge's attributes as they are stored."""
+    """Return an edge's attributes in their stored form."""
     held = {"created_at": created_at, "updated_at": updated_at, **own}
     return json.dumps(held, separators=(",", ":"), ensure_ascii=False)
 

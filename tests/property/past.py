@@ -1,4 +1,4 @@
-"""A store with its history beside every state that its model ever had."""
+"""A store with its history, and every state that its model ever had."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HARMS: tuple[Harm, ...] = get_args(Harm)
 
 
 class PastDriver(Driver):
-    """A driver that keeps the graph as it was after every commit, and the commits' times."""
+    """A driver that keeps the graph after every commit, and the commits' times."""
 
     def __init__(self, root: Path, **options: Any) -> None:
         self.past: list[Graph] = [Graph()]
@@ -53,10 +53,10 @@ class PastDriver(Driver):
         self.oldest = 0
         super().__init__(root, **options)
 
-    # Writing
+    # Writes
 
     def revert(self, source: random.Random, node_id: str) -> None:
-        """Go back to one of the versions that a node has had, or fail for one that it has not."""
+        """Revert a node to one of its versions, or fail for a version that it never had."""
         rows = self._versions(node_id, self.oldest)
         version = source.choice([*rows, max(self._versions(node_id, 0), default=0) + 1])
         request = RevertRequest(version=version)
@@ -78,19 +78,19 @@ class PastDriver(Driver):
         self._settle([WriteBatch(nodes=[put])], [told])
 
     def _versions(self, node_id: str, since: int) -> dict[int, NodeRow]:
-        """What a node has said as of a commit or later, by version."""
+        """Return a node's states as of ``since`` or later by version."""
         states = (graph.nodes.get(node_id) for graph in self.past[since:])
         return {row.version: row for row in states if row is not None}
 
     def prune(self, source: random.Random) -> None:
-        """Forget what was over by some commit."""
+        """Delete states that ended before a random commit."""
         self.oldest = source.randrange(self.oldest, len(self.past))
         follower = self.historian.of(self.store)
         assert follower.wait(self.graph.sequence, PATIENCE)
         follower.prune(self.oldest)
 
     def look_at_heads(self) -> None:
-        """Every version that a node names beside itself is there, whatever was forgotten."""
+        """Check that every conflicting head that a node names exists, whatever was pruned."""
         assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
         graph = graph_of(self.pool, NAME, historian=self.historian)
         for row in self.graph.nodes.values():
@@ -108,7 +108,7 @@ class PastDriver(Driver):
         return node_id in self.graph.nodes and self.graph.nodes[node_id].version == version
 
     def retire(self, source: Batches, node_id: str) -> None:
-        """End a node, at a date or now."""
+        """Retire a node at a date or now."""
         date, author = source.moment(), source.random.choice(("", "eve"))
         request = RetireRequest(valid_to=None if date is None else format_time(date), created_by=author)
         answer = retire_node(
@@ -126,7 +126,7 @@ class PastDriver(Driver):
         self._settle([WriteBatch(nodes=[put])], [told])
 
     def retire_edge(self, source: Batches, key: EdgeKey) -> None:
-        """As `retire`."""
+        """Retire an edge at a date or now."""
         date, author = source.moment(), source.random.choice(("", "eve"))
         request = RetireEdgeRequest(
             source=key[0],
@@ -156,18 +156,17 @@ class PastDriver(Driver):
                 self.times.append(times[stage.sequence])
         return stages
 
-    # Lives
+    # Restarts and crashes
 
     @override
     def crash(self, *under_way: WriteBatch, torn: int = 0) -> None:
-        """See `Driver.crash`: what the copy has not seen never was."""
         super().crash(*under_way, torn=torn)
         del self.past[self.graph.sequence + 1 :], self.times[self.graph.sequence + 1 :]
         self.oldest = min(self.oldest, self.graph.sequence)
 
     def restart_harmed(self, harm: Harm) -> None:
-        """Close cleanly, do something to the history that leaves the journal to make it from, and open."""
-        # A store that is closed at once may not have one yet.
+        """Close cleanly, damage the history in a way that the journal can repair, and open again."""
+        # A store that was closed immediately may not have one yet.
         assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
         self._close()
         path = self._layout().root / "history.sqlite"
@@ -196,11 +195,11 @@ class PastDriver(Driver):
         super()._close()
         self.historian.close()
 
-    # Looking
+    # Reads
 
     def look_back(self, source: Batches, count: int) -> None:
-        """At random moments, recorded ones and ones of the world: get, list, walk, export."""
-        # What has superseded a version is told by the history alone.
+        """Get, list, traverse and export as of random commits and valid times."""
+        # Only the history knows what superseded a version.
         assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
         for wanted in (source.walk() for _ in range(count)):
             past, graph = self._moment(source.random)
@@ -213,7 +212,7 @@ class PastDriver(Driver):
             self._look_unasked(past, graph, wanted)
 
     def _look_unasked(self, past: AsOfMoment | None, graph: Graph, wanted: Walk) -> None:
-        """Without a moment of the world: what is found was true then, or is now; by its id a node is always there."""
+        """Check reads without a valid time: they find what was valid then, or is now; by id, a node is always found."""
         true = graph.true_at(self._time_of(past))
         self._walk_then(past, true, wanted, None)
         rows = [row for _, row in sorted(true.nodes.items())][:1000]
@@ -228,7 +227,7 @@ class PastDriver(Driver):
         return self.times[int(text)] if text.isdecimal() else parse_time(text)
 
     def _moment(self, source: random.Random) -> tuple[AsOfMoment | None, Graph]:
-        """Now, or a commit by its number, by its time, or by a time shortly before or after it."""
+        """Return the present, or a commit by number, by time, or by a time shortly before or after it."""
         if source.random() < 0.2:
             return None, self.graph
         sequence = source.randrange(self.oldest, len(self.past))
@@ -272,7 +271,7 @@ class PastDriver(Driver):
         return self._standing(render.node(row), row, past)
 
     def _standing(self, node: N, row: NodeRow, past: AsOfMoment | None) -> N:
-        """A node as it was, with whether that counts yet: until a state that does not name it beside itself."""
+        """Return a node as it was, with its current status: conflicting until a state that does not name it."""
         if past is None:
             return node
         for graph in self.past[row.sequence + 1 :]:
@@ -318,7 +317,7 @@ class PastDriver(Driver):
         assert {key: _timeless(line) for key, line in edges.items()} == _rows(graph.edges.values())
 
     def _check_beside(self, lines: list[dict[str, Any]], graph: Graph, *, all_known: bool) -> None:
-        """Before each node come the versions beside it that are known, each naming those before it."""
+        """Check that the conflicting versions of a node precede it, each naming earlier ones."""
         heads: dict[str, list[int]] = {}
         for line in lines:
             beside = line.pop("conflicts", [])
@@ -333,7 +332,7 @@ class PastDriver(Driver):
 
 
 def _report(answer: Future[Any], report: Callable[[Any], Report]) -> Future[Report]:
-    """What an answer says, as the writer would have reported it."""
+    """Return an answer as the writer's report."""
     told: Future[Report] = Future()
     error = answer.exception(PATIENCE)
     if error is not None:
@@ -348,7 +347,7 @@ def _told(answer: RetireAnswer, counted: str) -> Report:
 
 
 def _end(answer: Future[RetireAnswer], date: int | None, ended: int | None) -> int:
-    """When something has come to its end that was to do so at a date, or now: then it stays ended if it was."""
+    """Return the actual end of a row that was retired at a date, or now; an earlier end is kept."""
     error, now = answer.exception(PATIENCE), time.time_ns() // 1000
     if error is not None:
         assert isinstance(error, InvalidInput)
@@ -397,12 +396,12 @@ def _edge(row: EdgeRow) -> dict[str, Any]:
 
 
 def _seen(edges: Iterable[Edge]) -> dict[EdgeKey, dict[str, Any]]:
-    # What `render.edge` makes of attributes keeps both times among them.
+    # `render.edge` puts both times into the attributes.
     return {(e.source, e.target, e.relation_type): _timeless(msgspec.to_builtins(e)) for e in edges}
 
 
 def _timeless(edge: dict[str, Any]) -> dict[str, Any]:
-    """All of an edge that makes a state: that updated_at moves does not."""
+    """Return an edge without updated_at, which does not belong to its state."""
     attributes = {name: value for name, value in edge["attributes"].items() if name != "updated_at"}
     names = ("weight", "version", "ordinal", "created_by", "valid_from", "valid_to", "confidence", "context")
     return {"attributes": attributes, **{name: edge[name] for name in names if name in edge}}

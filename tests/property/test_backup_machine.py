@@ -1,4 +1,4 @@
-"""Backups at random moments of a store under random treatment, restored at random sequences and times."""
+"""Backups at random moments of a randomly changed store, restored at random sequences and times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = st.integers(0, 1 << 32)
 
 
 class BackupMachine(RuleBasedStateMachine):
-    """Rules choose what happens; the rows and the moments are made from a seed."""
+    """Rules are chosen by Hypothesis; rows and moments are generated from a seed."""
 
     @initialize(ids=st.sampled_from((4, 15, 40)), retained=st.sampled_from((0, 256)))
     def begin(self, ids: int, retained: int) -> None:

@@ -1,4 +1,4 @@
-"""However a listener comes and goes, whether from memory or from files: each event once, and in order."""
+"""Events of a listener that disconnects and resumes, from memory or from files: each exactly once, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stores.writing import batch, opened, write
 
 EVERYTHING = Selection()
 
-# Sizes of writes, how many pages a listener takes after each, and whether it leaves and comes back by its last id.
+# Sizes of writes, pages read after each, and whether the listener leaves and resumes by its last id.
 STEPS = st.lists(
     st.tuples(st.sampled_from([0, 1, 2, 7, BULK_ROWS + 1]), st.integers(0, 3), st.booleans(), st.booleans()),
     min_size=1,
@@ -33,7 +33,7 @@ def fresh() -> Generator[OpenStore]:
 
 
 class Visitor:
-    """A listener that keeps nothing but what it saw."""
+    """A listener that keeps only what it received."""
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Visitor:
 
 @given(STEPS)
 @examples(8)
-def test_every_event_once_and_in_order(steps: list[tuple[int, int, bool, bool]]) -> None:
+def test_each_event_is_received_once_and_in_order(steps: list[tuple[int, int, bool, bool]]) -> None:
     expected: list[str] = []
     with fresh() as store:
         visitor = Visitor(store)

@@ -1,4 +1,4 @@
-"""The hierarchy of memories against a dict: made, moved, withdrawn, brought back, deleted; restarts and kills."""
+"""The hierarchy of memories against a dict: created, moved, soft-deleted, restored, deleted; restarts and kills."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ IDS = [f"m{number}" for number in range(12)]
 LAYERS = (None, 0, 1, 2, 2, 3)
 
 
-class Said(msgspec.Struct):
-    """What a memory should be: what it was put below at which step, whether that counts or not."""
+class MemoryState(msgspec.Struct):
+    """Expected state of a memory: its parents by step, whether they count or not."""
 
     layer: int | None
     parent: str = ""
@@ -40,19 +40,19 @@ class Said(msgspec.Struct):
 
 
 class Model:
-    """What a store should hold."""
+    """Expected content of a store."""
 
     def __init__(self) -> None:
-        self.there: dict[str, Said] = {}
+        self.there: dict[str, MemoryState] = {}
 
     def parent(self, memory: str) -> str:
-        """What a memory stands below, were there no circles."""
+        """Return the parent of a memory, ignoring cycles."""
         said = self.there[memory]
         above = self.there.get(said.parent)
         return "" if said.withdrawn or above is None or above.withdrawn else said.parent
 
     def counting(self) -> dict[str, str]:
-        """The parent of each memory, without the newest step of each circle."""
+        """Return the parent of each memory, without the newest step of each cycle."""
         steps = {memory: above for memory in self.there if (above := self.parent(memory))}
         for memory in list(steps):
             way = [memory]
@@ -69,14 +69,14 @@ class Model:
         return way[1:]
 
     def may_move(self, memory: str, parent: str, layer: int | None) -> bool:
-        """Whether a memory of a layer may be put below another one."""
+        """Return True if a memory of a layer may be moved below another one."""
         way = [parent]
         while (above := self.parent(way[-1])) and above not in way:
             way.append(above)
         return memory not in way and _in_order(layer, self.there[parent].layer)
 
     def may_be(self, memory: str, layer: int) -> bool:
-        """Whether a memory may be of a layer where it stands."""
+        """Return True if a memory may have a layer at its position."""
         above = self.parent(memory)
         below = [child for child, parent in self.counting().items() if parent == memory]
         return (not above or _in_order(layer, self.there[above].layer)) and all(
@@ -91,8 +91,8 @@ def _in_order(child: int | None, parent: int | None) -> bool:
     return child is None or parent is None or parent <= child
 
 
-class Treated:
-    """A store that is treated at random, and its model."""
+class RandomizedStore:
+    """A store with random changes, and its model."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.choice = random.Random(seed)
@@ -106,7 +106,7 @@ class Treated:
             yield graph_of(pool, NAME), store
 
     def live(self, steps: int) -> None:
-        """Treat it, and close it: in order, or as a kill would leave it."""
+        """Change the store, and close it: cleanly, or as after a kill."""
         killed = self.choice.random() < 0.5
         with self.opened() as (graph, store):
             self.compare(store)
@@ -155,7 +155,7 @@ class Treated:
             content=f"{memory} {now}", memory_id=memory, layer=layer, parent_id=below, dedup="off"
         )
         if self._done(lambda: store_memory.store_memory(graph, asked).result(), fine=fine):
-            there[memory] = Said(layer, below, now)
+            there[memory] = MemoryState(layer, below, now)
 
     def _withdraw(self, store: OpenStore, memory: str, *, back: bool) -> None:
         with store.reading() as rows:
@@ -195,8 +195,8 @@ class Treated:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_hierarchy_is_what_was_made_of_it(tmp_path: Path, seed: int) -> None:
-    treated = Treated(tmp_path / "data", seed)
+def test_a_hierarchy_matches_its_model(tmp_path: Path, seed: int) -> None:
+    treated = RandomizedStore(tmp_path / "data", seed)
     for _ in range(4):
         treated.live(STEPS)
     for views in treated.folder.rglob("memories.sqlite*"):

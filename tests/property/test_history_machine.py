@@ -1,4 +1,4 @@
-"""A store's past under random treatment against every state that it ever had."""
+"""A store's history under random changes, compared with every state that it ever had."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENTS = 12
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """Rules choose what happens; the rows and the moments are made from a seed."""
+    """Rules are chosen by Hypothesis; rows and moments are generated from a seed."""
 
     @initialize(ids=st.sampled_from((4, 15, 40)), extended=st.sampled_from((0.0, 0.1, 0.6)))
     def begin(self, ids: int, extended: float) -> None:

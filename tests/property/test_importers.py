@@ -1,4 +1,4 @@
-"""No record of an import vanishes: each is in the store, or in a line of `errors`, `merged` or `edges_skipped`."""
+"""Imports lose no record: each is stored, or reported in `errors`, `merged` or `edges_skipped`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ words = st.sampled_from(("x", "y", "z"))
 
 
 class NodeRecord(NamedTuple):
-    """A record of a node; ``is_broken`` ones cannot be read."""
+    """A record of a node; ``is_broken`` ones are unreadable."""
 
     id: str
     text: str
@@ -161,7 +161,7 @@ def graphiti(records: Records, _folder: Path, _stack: ExitStack) -> list[InputPa
     )
 
     def rows(query: str) -> Iterator[dict[str, Any]]:
-        """What the engine answers to each of the reader's statements."""
+        """Yield the engine's answers to the reader's statements."""
         if ":RELATES_TO]" in query:
             return iter(facts)
         if ":MENTIONS]" in query:
@@ -185,7 +185,7 @@ FORMATS: dict[str, Written] = {
     "graphiti": graphiti,
 }
 ADDING = {"memory-server", "memories"}
-"""Formats that keep the texts of all records of one id; of the others the last one counts."""
+"""Formats that keep the texts of all records of an id; in others the last record wins."""
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 
 
 def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[InputPart]) -> ImportAnswer:
-    """The answer of an import in terms of its file; ``lines`` are the nodes, edges and faults that were read."""
+    """Return the answer of an import in terms of its file; ``lines`` are the nodes, edges and faults that were read."""
     conversion = Conversion(written) if isinstance(written, list) else None
     blocks = conversion.blocks() if conversion else cast("Iterator[bytes]", written)
     importer = Importer(graph_of(pool, store))
@@ -208,7 +208,7 @@ def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[InputP
 
 
 def rows_of(pool: StorePool, store: str) -> list[dict[str, Any]]:
-    """The rows of a store, but for what stands for the missing ends of relations."""
+    """Return the rows of a store, except placeholders of missing ends of relations."""
     if store not in pool.names():
         return []
     with export(graph_of(pool, store)) as stream:
@@ -240,7 +240,7 @@ _numbers = count()
 
 
 def kept_texts(records: Records) -> dict[str, list[str]]:
-    """The texts of the records of each id that can be read, in order."""
+    """Return the readable records' texts by id, in order."""
     found: dict[str, list[str]] = {}
     for each in records:
         if isinstance(each, NodeRecord) and not each.is_broken:

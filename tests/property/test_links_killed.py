@@ -1,8 +1,8 @@
-"""Links of a server that is killed: all that was acknowledged is there, and so is what follows from it.
+"""Links of a killed server: acknowledged links exist, and so does everything derived from them.
 
 The server is killed (SIGKILL) while several clients put and delete links, and nodes with links, over five stores. After
-each start the stores must export what was acknowledged, with what was under way there wholly or not at all; and
-manifests and walks must agree with it.
+each start, the stores must export what was acknowledged, and requests in progress completely or not at all. Manifests
+and traversals must agree with the export.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from bench.server import Client, Server, ServerFailed
-from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
+from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # found here by pytest
 from tests.fuzzing import is_thorough
 
 STORES = ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -34,7 +34,7 @@ Link = tuple[Place, Place]
 
 
 class Step(NamedTuple):
-    """What one request does: a node with a link is put, a link is deleted, or a node with all of its links."""
+    """Effect of one request: put a node with a link, delete a link, or delete a node with all of its links."""
 
     kind: str
     source: Place
@@ -42,14 +42,14 @@ class Step(NamedTuple):
 
 
 class Held:
-    """Nodes and links by what was acknowledged."""
+    """Acknowledged nodes and links."""
 
     def __init__(self, nodes: Collection[Place] = (), links: Collection[Link] = ()) -> None:
         self.nodes = set(nodes)
         self.links = set(links)
 
     def after(self, step: Step) -> Held:
-        """The same once a step is done."""
+        """Return the state after a step."""
         source, link = step.source, (step.source, step.target)
         match step.kind:
             case "put":
@@ -60,7 +60,7 @@ class Held:
                 return Held(self.nodes - {source}, {each for each in self.links if each[0] != source})
 
     def of(self, writer: int) -> Held:
-        """What is one writer's: each has nodes of its own."""
+        """Return the part that belongs to one writer; each has its own nodes."""
         mark = f"w{writer}-"
         return Held(
             {each for each in self.nodes if each[1].startswith(mark)},
@@ -71,15 +71,15 @@ class Held:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Held) and (self.nodes, self.links) == (other.nodes, other.links)
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - it changes
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - mutable
 
     def manifest(self, store: str) -> tuple[Counter[str], Counter[str]]:
-        """How many links lead from a store into each other one, and into it from each."""
+        """Return the numbers of links from a store into each other one, and from each into it."""
         out = Counter(into for (of, _), (into, _) in self.links if of == store)
         return out, Counter(of for (of, _), (into, _) in self.links if into == store)
 
     def reached(self, start: Place, direction: str) -> dict[Place, int]:
-        """What a walk over links reaches, with depths."""
+        """Return the nodes that a traversal over links reaches, with depths."""
         found, frontier = {start: 0}, [start]
         for depth in range(1, DEPTH + 1):
             around = {end for place in frontier for end in self._around(place, direction)}
@@ -94,7 +94,7 @@ class Held:
 
 
 class Writer(threading.Thread):
-    """One client, which writes about nodes of its own; ``under_way`` is what it got no answer to."""
+    """A client that writes about its own nodes; ``under_way`` is the unanswered request."""
 
     def __init__(self, port: int, number: int, held: Held, seed: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def _do(client: Client, step: Step) -> None:
 
 
 def exported(client: Client) -> Held:
-    """What all stores hold."""
+    """Return the content of all stores."""
     held = Held()
     for store in STORES:
         for line in client.export(store):
@@ -157,7 +157,7 @@ def exported(client: Client) -> Held:
 
 
 def compared(client: Client, held: Held, choice: random.Random) -> list[str]:
-    """Where manifests and walks are not what the stores hold."""
+    """Return differences between manifests or traversals and the stores."""
     wrong: list[str] = []
     for store in STORES:
         told = client.call("GET", f"/api/memory/{store}/links")
@@ -175,7 +175,7 @@ def compared(client: Client, held: Held, choice: random.Random) -> list[str]:
 
 
 def settled(writers: list[Writer], found: Held) -> list[str]:
-    """Where stores are not as acknowledged; what was under way may be there or not."""
+    """Return differences between stores and acknowledged writes; unanswered ones may exist or not."""
     wrong = [fault for writer in writers for fault in writer.wrong]
     for writer in writers:
         own = found.of(writer.number)
@@ -187,7 +187,7 @@ def settled(writers: list[Writer], found: Held) -> list[str]:
 
 
 def run(rounds: int, seed: int, data: Path) -> tuple[int, list[str]]:
-    """How many writes were acknowledged, and what was wrong."""
+    """Return the number of acknowledged writes, and the violations."""
     choice, wrong, done = random.Random(seed), list[str](), 0
     server = Server(data, SETTINGS)
     try:
@@ -216,7 +216,7 @@ def run(rounds: int, seed: int, data: Path) -> tuple[int, list[str]]:
     return done, wrong
 
 
-def test_links_outlive_kills(tmp_path: Path) -> None:
+def test_links_survive_kills(tmp_path: Path) -> None:
     done, wrong = run(20 if is_thorough() else 2, 7, tmp_path)
     assert wrong == []
     assert done > 0

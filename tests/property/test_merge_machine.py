@@ -1,4 +1,4 @@
-"""Merging and its undo under random treatment, against dicts: writes, deletions, undo in any order, restarts."""
+"""Merging and its undo under random changes, against dicts: writes, deletions, undo in any order, restarts."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ ID, KIND, WEIGHT = st.sampled_from(IDS), st.sampled_from(KINDS), st.sampled_from
 Key = tuple[str, str, str]
 
 
-class Said(NamedTuple):
-    """What an edge says, and which write it is of: a moved one is of the same."""
+class EdgeState(NamedTuple):
+    """Content of an edge, and the write that it comes from; moving an edge keeps its write."""
 
     weight: float
     write: int
 
 
-class Merged(NamedTuple):
-    """What was before a merge."""
+class MergeRecord(NamedTuple):
+    """State before a merge."""
 
     into: str
     order: int
-    edges: dict[Key, Said]
+    edges: dict[Key, EdgeState]
     before: dict[str, int]
     after: dict[str, int]
 
 
 class Model(msgspec.Struct):
-    """What a store should hold. ``nodes`` are attributes by id; ``merges`` are those that are in force."""
+    """Expected content of a store. ``nodes`` are attributes by id; ``merges`` are those in effect."""
 
     nodes: dict[str, dict[str, int]] = {}
-    edges: dict[Key, Said] = {}
-    merges: dict[str, Merged] = {}
+    edges: dict[Key, EdgeState] = {}
+    merges: dict[str, MergeRecord] = {}
     writes: int = 0
 
     def end(self, node_id: str) -> str:
         return self.end(self.merges[node_id].into) if node_id in self.merges else node_id
 
-    def of(self, node_id: str) -> dict[Key, Said]:
+    def of(self, node_id: str) -> dict[Key, EdgeState]:
         return {key: said for key, said in self.edges.items() if node_id in key[:2]}
 
-    def put_edge(self, source: str, target: str, kind: str, said: Said) -> None:
+    def put_edge(self, source: str, target: str, kind: str, said: EdgeState) -> None:
         ends = self.end(source), self.end(target)
         if ends[0] in self.nodes and ends[1] in self.nodes and (source == target or ends[0] != ends[1]):
             self.edges[*ends, kind] = said
@@ -77,7 +77,7 @@ class Model(msgspec.Struct):
             moved = self.moved(key, node_id, into)
             if moved[0] != moved[1] or key[0] == key[1]:
                 self.edges.setdefault(moved, said)
-        self.merges[node_id] = Merged(into, order, edges, before, self.nodes[into])
+        self.merges[node_id] = MergeRecord(into, order, edges, before, self.nodes[into])
 
     def unmerge(self, node_id: str) -> None:
         merge = self.merges.pop(node_id)
@@ -115,7 +115,7 @@ class Model(msgspec.Struct):
 
 
 class MergeMachine(RuleBasedStateMachine):
-    """A store opened in the process, with its history, and all that it ever was in dicts."""
+    """A store opened in this process, with its history, and all of its past states as dicts."""
 
     @initialize()
     def begin(self) -> None:
@@ -151,7 +151,7 @@ class MergeMachine(RuleBasedStateMachine):
         source, target = ends
         self.inject(edges=[{"from": source, "to": target, "relation_type": kind, "weight": weight}])
         self.model.writes += 1
-        self.model.put_edge(source, target, kind, Said(weight, self.model.writes))
+        self.model.put_edge(source, target, kind, EdgeState(weight, self.model.writes))
         self.remember()
 
     @rule(node_id=ID, name=st.sampled_from(NAMES), value=st.integers(1, 3))
@@ -207,7 +207,7 @@ class MergeMachine(RuleBasedStateMachine):
 
     @rule(node_id=ID, into=ID)
     def merge_and_back(self, node_id: str, into: str) -> None:
-        """At once taken back, a merge leaves no trace."""
+        """Undo a merge immediately, which leaves no trace."""
         before, merged = self.seen(), set(self.model.merges)
         self.merge(node_id, into)
         if node_id in self.model.merges.keys() - merged:
@@ -215,7 +215,7 @@ class MergeMachine(RuleBasedStateMachine):
             assert self.seen() == before
 
     def seen(self) -> dict[str, Any]:
-        """All rows, without what every commit moves on."""
+        """Return all rows, without fields that every commit changes."""
         own = {"version", "sequence", "updated_at"}
         rows: dict[str, Any] = {}
         for line in self.store.export():
@@ -255,7 +255,7 @@ class MergeMachine(RuleBasedStateMachine):
 
     @rule()
     def copy_over(self) -> None:
-        """An export into a new store is the same to who looks; into the same one it changes nothing."""
+        """Check that an export into a new store has equal reads, and into the same one changes nothing."""
         before = self.seen()
         lines = [msgspec.json.encode(line) + b"\n" for line in self.store.export()]
         assert self.store.import_(b"".join(lines)).sequence == self.sequence

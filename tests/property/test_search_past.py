@@ -1,4 +1,4 @@
-"""Searches as of random moments against a model that kept every state."""
+"""Searches as of random moments, compared with a model of every state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOMENTS = 4
 
 
 class SearchMachine(RuleBasedStateMachine):
-    """Rules choose what happens; nodes and moments are made from a seed."""
+    """Rules are chosen by Hypothesis; nodes and moments are generated from a seed."""
 
     @initialize()
     def begin(self) -> None:
@@ -40,7 +40,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     @rule(seed=SEEDS)
     def repeat(self, seed: int) -> None:
-        """Write what another node says, so that texts come twice and come back."""
+        """Write another node's text, so that texts occur twice and reappear."""
         if self.watched.nodes:
             source = random.Random(seed)
             self.watched.put(**{source.choice(IDS): source.choice([*self.watched.nodes.values()])})

@@ -1,4 +1,4 @@
-"""A store under random treatment against two dicts: writes, crashes, restarts, compactions, damage."""
+"""A store under random changes against two dicts: writes, crashes, restarts, compactions, damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 1 << 32)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Rules choose what happens; the rows are made from a seed, for a failure to be short to write down."""
+    """Rules are chosen by Hypothesis; rows are generated from a seed, which keeps failing examples short."""
 
     @initialize(ids=st.sampled_from((6, 25, 60)), extended=st.sampled_from((0.0, 0.05, 0.5)))
     def begin(self, ids: int, extended: float) -> None:

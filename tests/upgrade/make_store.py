@@ -1,11 +1,11 @@
-"""Makes the data folders that `test_upgrade.py` opens: written by another version of kgserve, told by its own answers.
+"""Create the data folders that `test_upgrade.py` opens, with another version of kgserve, and record its answers.
 
-Run it with that version on the path, from its checkout, with the name of a folder for the archives, and which of them:
+Run it with that version on the path, from its checkout, with a folder for the archives and their names:
 
     PYTHONPATH=. python PATH/TO/make_store.py FOLDER closed killed
 
-The archives "closed" and "killed" beside this script are of commit c8545b6, the last one before nodes and edges had
-extras; "extended", in which some have, is of 6834dd2, the last one before there were memories and names.
+The archives "closed" and "killed" next to this script are of commit c8545b6, the last one before nodes and edges had
+extras. "extended", with extras, is of 6834dd2, the last one before memories and names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def write(data: Path, ending: str) -> None:
-    """Make one data folder, and say what is in it."""
+    """Create one data folder, and record its content."""
     settings = Settings(data_dir=data, buffer_pool_mb=64, check_interval=0, embedding_provider="hashing")
     with (
         closing(Indexer(load_embedder(settings))) as indexer,
@@ -88,7 +88,7 @@ def _plant(pool: StorePool) -> None:
     edges = [_edge(f"plant-{n}", f"plant-{(n * 7 + 1) % PLANTS}", "beside", n / PLANTS) for n in range(PLANTS)]
     edges += [_edge(name, ODD[0], "odd as", 0.25) for name in ODD]
     _inject(pool, plants + odd, edges)
-    # Large enough for the engine to be fed by a scan, and so are updates of it.
+    # Large enough for the engine to load by a scan, as are updates of it.
     leaves = [{"id": f"leaf-{n}", "type": "leaf", "content": f"leaf {n}"} for n in range(LEAVES)]
     _inject(pool, leaves, [_edge(f"leaf-{n}", f"plant-{n % PLANTS}", "grows on", 0.5) for n in range(LEAVES)])
     _inject(pool, [{"id": f"plant-{n}", "content": f"the {_name(n)}, watered"} for n in range(12)], [])
@@ -117,13 +117,13 @@ def _tend(pool: StorePool) -> None:
 
 
 def _add_a_tail(pool: StorePool) -> None:
-    """A second snapshot, and a write that it does not hold."""
+    """Write a second snapshot, and a commit after it."""
     _compact(pool)
     _inject(pool, [{"id": "late", "type": "herb", "content": "after the second snapshot"}], [])
 
 
 def _extend(pool: StorePool) -> None:
-    """Extras, in the engine's file too."""
+    """Write extras, also to the engine's file."""
     extras = {"summary": "in short", "tags": ["a", "b:c"], "created_by": "ada", "freshness_at": "2031-01-01T00:00:00Z"}
     edge = _edge("plant-2", "plant-13", "beside", 0.9) | {"ordinal": 7, "valid_from": "2020-01-01T00:00:00Z"}
     _inject(pool, [{"id": "plant-7", **extras}, {"id": "plant-8", "valid_from": "2020-01-01T00:00:00Z"}], [edge])
@@ -147,7 +147,7 @@ def _compact(pool: StorePool) -> None:
 
 
 def _tell(pool: StorePool, historian: Historian, path: Path) -> None:
-    """What this version answers."""
+    """Record the answers of this version."""
     with pool.lease(STORE) as leased:
         state = leased.state
     ids = [node.id for node in nodes_of(graph_of(pool, STORE), NodesQuery(limit=1000)).nodes]

@@ -1,4 +1,4 @@
-"""Data folders that earlier versions have left, before extras and before memories, with the present code on them."""
+"""Data folders of earlier versions, without extras or without memories, opened by the current code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kgserve.platform.permissions import close_data_folder
 from tests.cli.running import kgserve, serving
 from tests.server.http.serving import accepted
 
-# As `make_store.py` names them.
+# Names from `make_store.py`.
 STORE, TOLD = "garden", "told.json"
 ARCHIVES = Path(__file__).parent / "data"
 LEFT = ("closed", "killed", "extended")
@@ -26,7 +26,7 @@ HASHING = {"KGSERVE_EMBEDDING_PROVIDER": "hashing", "KGSERVE_BUFFER_POOL_MB": "6
 
 
 class Upgraded(msgspec.Struct, frozen=True):
-    """An old data folder under a running server, and what the old version said of it."""
+    """An old data folder opened by a running server, and the answers recorded by the old version."""
 
     client: httpx.Client
     told: dict[str, Any]
@@ -44,18 +44,18 @@ class Upgraded(msgspec.Struct, frozen=True):
 
 
 def unpacked(left: str, folder: Path) -> Path:
-    """A copy of an old data folder, with the times of its files as they were left."""
+    """Unpack a copy of an old data folder with its original modification times."""
     with tarfile.open(ARCHIVES / f"{left}.tar.gz") as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(folder, filter="data")
-        else:  # the first releases of Python 3.11
-            archive.extractall(folder)  # noqa: S202 - it lies beside this file
+        else:  # early releases of Python 3.11
+            archive.extractall(folder)  # noqa: S202 - a file of this repository
     data = folder / "data"
     root = data / f"{STORE}_memory"
     if (root / "closed.json").exists():
         mark = msgspec.json.decode((root / "closed.json").read_bytes())
         for name, file in (("engine", "graph.kuzu"), ("engine_log", "graph.kuzu.wal")):
-            # An archive keeps them less exactly than a clean close wants them; an engine that was not open has none.
+            # Archives store times less precisely than a clean close requires; engines that were not open have none.
             if name not in mark:
                 continue
             os.utime(root / file, ns=(mark[name]["changed"], mark[name]["changed"]))
@@ -72,13 +72,13 @@ def under_a_server(data: Path) -> Generator[Upgraded]:
 
 @pytest.fixture(params=LEFT, scope="module")
 def upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgraded]:
-    """A server of this version on an old folder, for reading."""
+    """Yield a server of this version on an old folder, for reading."""
     with under_a_server(unpacked(request.param, tmp_path_factory.mktemp(request.param))) as opened:
         yield opened
 
 
 def holds(found: Any, told: Any) -> bool:
-    """Whether everything that was told is found; there may be more fields."""
+    """Return True if all recorded values are found; there may be more fields."""
     match told:
         case dict():
             fields: dict[str, Any] = told
@@ -90,7 +90,7 @@ def holds(found: Any, told: Any) -> bool:
             return found == told
 
 
-def test_everything_is_there(upgraded: Upgraded) -> None:
+def test_all_rows_exist(upgraded: Upgraded) -> None:
     told = upgraded.told
     stats = upgraded.get("/stats")
     assert holds(stats, {"sequence": told["sequence"], "digest": told["digest"], **told["stats"]})
@@ -103,7 +103,7 @@ def test_everything_is_there(upgraded: Upgraded) -> None:
         assert around <= {node["id"] for node in found["nodes"]}
 
 
-def test_edges_are_what_they_were(upgraded: Upgraded) -> None:
+def test_edges_are_unchanged(upgraded: Upgraded) -> None:
     for node_id, told in upgraded.told["nodes"].items():
         if node_id.startswith("plant"):
             found = upgraded.get(f"/nodes/{node_id}")
@@ -111,7 +111,7 @@ def test_edges_are_what_they_were(upgraded: Upgraded) -> None:
                 assert holds(sorted(found[direction], key=_key), sorted(told[direction], key=_key))
 
 
-def test_the_past_is_what_it_was(upgraded: Upgraded) -> None:
+def test_the_history_is_unchanged(upgraded: Upgraded) -> None:
     told = upgraded.told
     for at, lines in told["then"].items():
         assert upgraded.lines(as_of=at) == lines, f"as of {at}"
@@ -121,13 +121,13 @@ def test_the_past_is_what_it_was(upgraded: Upgraded) -> None:
     assert holds(upgraded.get("/changes", since=0, limit=200), told["changes"])
 
 
-def test_words_and_meaning_are_found(upgraded: Upgraded) -> None:
+def test_keyword_and_semantic_search_work(upgraded: Upgraded) -> None:
     for mode in ("keyword", "semantic", "hybrid"):
         wanted = {"query": "planted anew", "mode": mode, "at_least": upgraded.told["sequence"]}
         assert upgraded.post("/search", wanted)["hits"][0]["node"]["id"] == "plant-3", mode
 
 
-def test_attributes_of_now_and_then_can_be_asked_for(upgraded: Upgraded) -> None:
+def test_current_and_past_attributes_can_be_queried(upgraded: Upgraded) -> None:
     told = upgraded.told
     moments = [(told["sequence"], told["export"]), *((int(at), lines) for at, lines in told["then"].items())]
     for at, lines in moments:
@@ -147,19 +147,19 @@ def _is_plain(value: object) -> bool:
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_doctor_finds_nothing(left: str, tmp_path: Path) -> None:
+def test_doctor_finds_no_faults(left: str, tmp_path: Path) -> None:
     sound(unpacked(left, tmp_path))
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_it_takes_what_is_new(left: str, tmp_path: Path) -> None:
+def test_new_features_work_on_old_folders(left: str, tmp_path: Path) -> None:
     data = unpacked(left, tmp_path)
     with under_a_server(data) as upgraded:
-        take_what_is_new(upgraded)
+        use_new_features(upgraded)
     sound(data)
 
 
-def take_what_is_new(upgraded: Upgraded) -> None:
+def use_new_features(upgraded: Upgraded) -> None:
     sequence = upgraded.told["sequence"]
     extras = {"summary": "short", "tags": ["green"], "created_by": "ada"}
     validity = {"valid_from": "2020-01-01T00:00:00Z", "valid_to": "2021-01-01T00:00:00Z"}
@@ -179,7 +179,7 @@ def take_what_is_new(upgraded: Upgraded) -> None:
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_columns_of_memories_come_with_the_first_memory_or_name(left: str, tmp_path: Path) -> None:
+def test_columns_for_memories_are_added_with_the_first_memory_or_name(left: str, tmp_path: Path) -> None:
     data = unpacked(left, tmp_path)
     with under_a_server(data) as upgraded:
         cypher = f"/api/memory/{STORE}/cypher"

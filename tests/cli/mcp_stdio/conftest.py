@@ -15,14 +15,14 @@ from tests.stores.writing import until
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all tests of a worker process; each test uses stores of its own."""
+    """Yield one server for all tests of a worker process; each test uses its own stores."""
     with serving(tmp_path_factory.mktemp("bridged") / "data", variables=SMALL) as running:
         yield running
 
 
 @pytest.fixture(scope="package")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data folder of a server whose tools take their time; its log stands beside it."""
+    """Yield the data folder of a slow server, with its log next to it."""
     data = tmp_path_factory.mktemp("slow") / "data"
     log = data.with_suffix(".log").open("w")
     command = [sys.executable, "-m", "tests.cli.mcp_stdio.slow_server", str(data)]

@@ -1,4 +1,4 @@
-"""A wire between a bridge and a server that is cut just before an answer: the server has done what it was asked."""
+"""Proxy between bridge and server that breaks the connection just before an answer to an executed request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers import served
 
 
 class Cutting(ThreadingTCPServer):
-    """Passes bytes on in both directions, but for the result of the first call of ``tool``; ``url`` is its address."""
+    """TCP proxy that breaks the connection at the result of the first call of ``tool``; ``url`` is its address."""
 
     def __init__(self, url: str) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
@@ -23,13 +23,13 @@ class Cutting(ThreadingTCPServer):
         self.cut_at("")
 
     def cut_at(self, tool: str) -> None:
-        """From now on count the calls of a tool, and cut the first."""
+        """Break the connection at the next first call of a tool, and count its calls."""
         self.tool = f'"name":"{tool}"'.encode()
         self.cuts = self.calls = 0
 
 
 def _ready(*ends: socket.socket) -> list[socket.socket]:
-    """Those of the ends that have brought something, once one has; `select` knows no descriptors above 1,023."""
+    """Wait for readable sockets and return them; `select` is limited to descriptors below 1,024."""
     with selectors.DefaultSelector() as selector:
         for end in ends:
             selector.register(end, selectors.EVENT_READ)
@@ -60,5 +60,5 @@ class _Connection(BaseRequestHandler):
 
 
 def cutting(url: str) -> AbstractContextManager[Cutting]:
-    """Such a wire for as long as the block runs."""
+    """Return such a proxy as a context manager."""
     return served(Cutting(url))

@@ -1,4 +1,4 @@
-"""An editor: it starts a bridge and speaks MCP with it, line by line, in the one era or the other."""
+"""Simulated editor: starts a bridge and speaks MCP with it, with either protocol revision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = {
 
 
 class Editor:
-    """The bridge's other end."""
+    """The editor's end of the bridge's pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes], era: Era) -> None:
         self.process = process
@@ -41,7 +41,7 @@ class Editor:
         self._number = 0
 
     def open(self) -> dict[str, Any]:
-        """Begin as editors do; what the server says of itself."""
+        """Start a session as editors do. Return the server's information."""
         if self.era == "stateless":
             return self.ask("server/discover")
         client = {"name": "editor", "version": "1"}
@@ -50,19 +50,19 @@ class Editor:
         return result
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The result of a request, which must succeed."""
+        """Return the result of a request, which must succeed."""
         answer = self.answer(self.send(method, params))
         assert "result" in answer, answer
         return answer["result"]
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured answer of a tool, which must succeed."""
+        """Return the structured answer of a tool, which must succeed."""
         result = self.ask("tools/call", {"name": tool, "arguments": arguments})
         assert not result.get("isError"), result
         return result.get("structuredContent") or {"text": result["content"][0]["text"]}
 
     def send(self, method: str, params: Mapping[str, Any] | None = None) -> int:
-        """Send a request without waiting; its id."""
+        """Send a request without waiting. Return its id."""
         self._number += 1
         given = dict(params or {})
         if self.era == "stateless":
@@ -77,13 +77,13 @@ class Editor:
         self.write(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params or {}}))
 
     def write(self, line: bytes) -> None:
-        """Send a line as it is."""
+        """Send a line unchanged."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
     def answer(self, request: object) -> dict[str, Any]:
-        """The answer to a request; what comes before it is kept in ``heard``."""
+        """Return the answer to a request; messages before it are kept in ``heard``."""
         while request not in self._answers:
             message = self.read()
             if "method" in message:
@@ -93,7 +93,7 @@ class Editor:
         return self._answers.pop(request)
 
     def read(self) -> dict[str, Any]:
-        """The next line, which must be a message."""
+        """Return the next line, which must be a message."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the bridge has ended"
@@ -102,7 +102,7 @@ class Editor:
         return message
 
     def leave(self) -> int:
-        """Close the bridge's standard input; its exit code."""
+        """Close the bridge's standard input. Return its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(PATIENCE)
@@ -112,7 +112,7 @@ class Editor:
 def editing(
     *options: object, era: Era = "handshake", variables: Mapping[str, str] | None = None, log: Path | None = None
 ) -> Generator[Editor]:
-    """An editor with its bridge, which is killed at the end if it is still there."""
+    """Yield an editor with its bridge, which is killed at the end if it still runs."""
     errors = log.open("ab") if log is not None else subprocess.DEVNULL
     with subprocess.Popen(
         [*COMMAND, "mcp", *map(str, options)],
@@ -131,7 +131,7 @@ def editing(
 
 @contextmanager
 def ending(data: Path) -> Generator[None]:
-    """Whatever server has the folder at the end of the block is ended with its process group."""
+    """End the folder's server with its process group at the end of the block."""
     try:
         yield
     finally:
@@ -143,7 +143,7 @@ def ending(data: Path) -> Generator[None]:
 
 
 def end(data: Path, number: signal.Signals) -> None:
-    """Send a signal to the server that a bridge has started, and to whatever it has started itself."""
+    """Send a signal to the server that a bridge has started, and to its children."""
     if process := holder(data):
         with suppress(ProcessLookupError):
             os.killpg(process, number)

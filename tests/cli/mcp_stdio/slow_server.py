@@ -1,6 +1,6 @@
-"""A real MCP server, made with the SDK, whose tools take their time. It presents itself as the server of a data folder.
+"""A real MCP server, built with the SDK, with slow tools. It registers as the server of a data folder.
 
-Arguments: the data folder. It says on standard error what happens to its calls.
+Argument: the data folder. Reports the events of its calls on standard error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def wait(seconds: float, context: Context) -> str:
 
 @server.tool()
 async def meet(place: str, calls: int, steps: int, context: Context) -> str:
-    """Report progress, and wait until so many calls are at this place."""
+    """Report progress, and wait until ``calls`` calls are at this place."""
     for step in range(steps):
         await context.report_progress(step)
     await meetings.setdefault(place, asyncio.Barrier(calls)).wait()
@@ -47,7 +47,7 @@ async def meet(place: str, calls: int, steps: int, context: Context) -> str:
 
 @server.tool()
 async def received(context: Context) -> dict[str, str]:
-    """The headers of the request."""
+    """Return the headers of the request."""
     return dict(context.headers or {})
 
 
@@ -57,7 +57,7 @@ async def ready(_: Request) -> PlainTextResponse:
 
 
 def say(word: str) -> None:
-    print(word, file=sys.stderr, flush=True)  # noqa: T201 - what the test reads
+    print(word, file=sys.stderr, flush=True)  # noqa: T201 - read by the test
 
 
 def main() -> None:

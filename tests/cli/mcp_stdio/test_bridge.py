@@ -1,4 +1,4 @@
-"""The bridge, an editor at one end and a real server at the other."""
+"""The bridge between a simulated editor and a real server."""
 
 from __future__ import annotations
 
@@ -72,21 +72,21 @@ def test_an_editor_writes_and_reads_through_it(server: Running, era: Era) -> Non
 
 
 @both_eras
-def test_the_store_given_is_the_one_that_tools_use(server: Running, era: Era) -> None:
+def test_tools_use_the_given_store(server: Running, era: Era) -> None:
     with editing("--data", server.data, "--store", f"default-{era}", era=era) as editor:
         editor.open()
         editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])
     assert counts(server.url, f"default-{era}")[0] == 1
 
 
-def test_a_server_is_used_by_its_address(server: Running, tmp_path: Path) -> None:
+def test_a_server_is_used_by_its_url(server: Running, tmp_path: Path) -> None:
     with editing("--url", f"{server.url}/", "--data", tmp_path / "none") as editor:
         editor.open()
         assert editor.ask("ping") == {}
     assert not (tmp_path / "none").exists()
 
 
-def test_what_is_no_message_is_answered_and_the_next_one_as_well(server: Running) -> None:
+def test_an_invalid_message_gets_an_error_and_the_next_one_an_answer(server: Running) -> None:
     with editing("--data", server.data) as editor:
         for line, code in [(b"{", -32700), (b"[]", -32600), (b"\xff", -32700), (b'{"id": 1}', -32600)]:
             editor.write(line)
@@ -99,14 +99,14 @@ def test_what_is_no_message_is_answered_and_the_next_one_as_well(server: Running
 
 
 @both_eras
-def test_an_error_has_the_requests_id(server: Running, era: Era) -> None:
+def test_an_error_has_the_id_of_its_request(server: Running, era: Era) -> None:
     with editing("--data", server.data, era=era) as editor:
         editor.open()
         assert editor.answer(editor.send("no/such/method"))["error"]["code"] == -32601
         assert "error" in editor.answer(editor.send("tools/call", {"name": "ünknown\n"}))
 
 
-def test_a_message_over_the_servers_limit_is_refused_in_the_servers_words(tmp_path: Path) -> None:
+def test_a_message_over_the_servers_size_limit_is_rejected_with_its_message(tmp_path: Path) -> None:
     variables = SMALL | {"KGSERVE_MAX_BODY_MB": "1"}
     with serving(tmp_path / "data", variables=variables) as server, editing("--data", server.data) as editor:
         editor.open()
@@ -117,7 +117,7 @@ def test_a_message_over_the_servers_limit_is_refused_in_the_servers_words(tmp_pa
 
 
 def test_the_first_tool_answers_within_half_a_second(server: Running) -> None:
-    with editing("--data", server.data) as editor:  # the first call of a server imports what it needs
+    with editing("--data", server.data) as editor:  # the first call of a server imports its dependencies
         editor.open()
         editor.call("list_stores")
 
@@ -129,17 +129,17 @@ def test_the_first_tool_answers_within_half_a_second(server: Running) -> None:
             return time.perf_counter() - started < max(0.5, 6 * bare)
 
     for era in ERAS:
-        until(partial(soon, era))  # a busy machine may take its time, not always
+        until(partial(soon, era))  # a busy machine may be slow sometimes, but not always
 
 
 def interpreter_start() -> float:
-    """Seconds that a Python takes to do nothing; on an idle machine about 0.02."""
+    """Return the startup time of a Python process in seconds; about 0.02 on an idle machine."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import json, http.client"], check=True)
     return time.perf_counter() - started
 
 
-def test_it_imports_nothing_beyond_the_standard_library(server: Running) -> None:
+def test_the_bridge_imports_only_the_standard_library(server: Running) -> None:
     program = (
         "import sys\n"
         "from kgserve.__main__ import main\n"
@@ -162,12 +162,12 @@ def test_it_imports_nothing_beyond_the_standard_library(server: Running) -> None
     own = {name for name in loaded if name.partition(".")[0] == "kgserve"}
     assert {name for name in own if not name.startswith("kgserve.cli.mcp_stdio")} <= OWN
     assert not [name for name, path in loaded.items() if "site-packages" in path]
-    # Costs more to import than the rest together, and would come in by a side door.
+    # More expensive than all other imports together, and easily imported indirectly.
     assert {"asyncio", "logging", "inspect", "dataclasses", "ssl", "email", "subprocess", "argparse"}.isdisjoint(loaded)
 
 
 @both_eras
-def test_requests_do_not_wait_for_one_another_and_progress_passes(slow: Path, era: Era) -> None:
+def test_requests_run_concurrently_and_progress_is_passed_on(slow: Path, era: Era) -> None:
     with editing("--data", slow, era=era) as editor:
         editor.open()
         meeting = {"place": era, "calls": 5, "steps": 40}
@@ -186,7 +186,7 @@ def test_requests_do_not_wait_for_one_another_and_progress_passes(slow: Path, er
 
 
 @both_eras
-def test_headers_say_what_the_server_needs(slow: Path, era: Era) -> None:
+def test_requests_carry_routing_headers(slow: Path, era: Era) -> None:
     with editing("--data", slow, "--store", "project", era=era) as editor:
         editor.open()
         headers = editor.call("received")
@@ -214,12 +214,12 @@ def test_headers_say_what_the_server_needs(slow: Path, era: Era) -> None:
         ("=?base64?YQ==?=", "=?base64?PT9iYXNlNjQ/WVE9PT89?="),
     ],
 )
-def test_names_survive_in_headers(text: str, value: str) -> None:
+def test_names_are_encoded_in_headers(text: str, value: str) -> None:
     assert header_value(text) == value
 
 
 @both_eras
-def test_what_the_editor_cancels_ends_on_the_server(slow: Path, era: Era) -> None:
+def test_a_cancelled_request_ends_on_the_server(slow: Path, era: Era) -> None:
     log = slow.with_suffix(".log")
     begun, cancelled = (log.read_text().count(word) for word in ("begun", "cancelled"))
     with editing("--data", slow, era=era) as editor:
@@ -231,7 +231,7 @@ def test_what_the_editor_cancels_ends_on_the_server(slow: Path, era: Era) -> Non
         assert editor.leave() == 0
 
 
-def test_answers_still_come_when_the_editor_has_closed_its_end(slow: Path) -> None:
+def test_outstanding_answers_arrive_after_standard_input_closes(slow: Path) -> None:
     with editing("--data", slow) as editor:
         editor.open()
         request = editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 0.5}})
@@ -239,7 +239,7 @@ def test_answers_still_come_when_the_editor_has_closed_its_end(slow: Path) -> No
         assert editor.answer(request)["result"]["content"][0]["text"] == "waited"
 
 
-def test_a_signal_ends_it_at_once(slow: Path) -> None:
+def test_a_signal_ends_the_bridge_immediately(slow: Path) -> None:
     with editing("--data", slow) as editor:
         editor.open()
         editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 10 * PATIENCE}})
@@ -247,7 +247,7 @@ def test_a_signal_ends_it_at_once(slow: Path) -> None:
         assert editor.process.wait(PATIENCE) == 0
 
 
-def test_it_ends_with_a_parent_that_dies_without_closing_anything(server: Running, tmp_path: Path) -> None:
+def test_the_bridge_ends_with_its_parent_even_if_pipes_stay_open(server: Running, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     script = f'"$@" & echo $! > {tmp_path}/pid; wait'
     command = ["/bin/sh", "-c", f"exec 3<&0; {script.replace('&', '<&3 &', 1)}", "sh", *COMMAND, "mcp"]
@@ -257,7 +257,7 @@ def test_it_ends_with_a_parent_that_dies_without_closing_anything(server: Runnin
         os.close(reading)
         until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip() != "")
         bridge = int((tmp_path / "pid").read_text())
-        # Once it has begun to look after its parent, in a thread.
+        # Once its thread that watches the parent has started.
         until(lambda: len([*Path(f"/proc/{bridge}/task").iterdir()]) > 1)
         shell.kill()
         until(lambda: not is_running(bridge))
@@ -270,7 +270,7 @@ def is_running(process: int) -> bool:
     return False
 
 
-def test_it_ends_when_nobody_reads_its_answers(server: Running) -> None:
+def test_the_bridge_ends_when_its_output_is_closed(server: Running) -> None:
     with editing("--data", server.data) as editor:
         assert editor.process.stdout is not None
         editor.process.stdout.close()
@@ -278,9 +278,9 @@ def test_it_ends_when_nobody_reads_its_answers(server: Running) -> None:
         assert editor.process.wait(PATIENCE) == 0
 
 
-def test_what_a_server_answers_first_is_known_without_one(server: Running, tmp_path: Path) -> None:
-    assert hints() == tool_hints.TOOL_HINTS_FILE.read_text(encoding="utf-8"), "`make docs` writes it"
-    assert known(server.data) == KNOWN_ANSWERS_FILE.read_text(encoding="utf-8"), "`make docs` writes it anew"
+def test_first_answers_are_cached_without_a_server(server: Running, tmp_path: Path) -> None:
+    assert hints() == tool_hints.TOOL_HINTS_FILE.read_text(encoding="utf-8"), "run `make docs`"
+    assert known(server.data) == KNOWN_ANSWERS_FILE.read_text(encoding="utf-8"), "run `make docs`"
     for era in ERAS:
         with (
             ending(tmp_path / era),
@@ -290,12 +290,12 @@ def test_what_a_server_answers_first_is_known_without_one(server: Running, tmp_p
             assert one.open() == other.open()
             for method in KNOWN_ANSWER_METHODS[3:]:
                 assert one.ask(method) == other.ask(method)
-            other.call("list_stores")  # which the server that was started meanwhile answers, and is there to be ended
+            other.call("list_stores")  # answered by the server that was started meanwhile
 
 
 @both_eras
 def test_the_first_answers_do_not_wait_for_the_server(tmp_path: Path, era: Era) -> None:
-    """Whoever holds the folder serves nothing, so that no server comes before the lock is given back."""
+    """The folder's lock is held by a process that is not a server, so that no server starts before its release."""
     data = tmp_path / "data"
     with ending(data), editing("--data", data, "--store", "s", era=era) as editor:
         with DataFolderLock(data):
@@ -306,7 +306,7 @@ def test_the_first_answers_do_not_wait_for_the_server(tmp_path: Path, era: Era) 
         assert editor.ask("tools/list")["tools"]
 
 
-def test_without_any_server_each_call_is_told_why(tmp_path: Path) -> None:
+def test_without_a_server_each_call_reports_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with editing("--data", tmp_path / "file") as editor:
         for _ in range(2):
@@ -315,7 +315,7 @@ def test_without_any_server_each_call_is_told_why(tmp_path: Path) -> None:
             assert "--data" in error["message"]
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_reports_the_reason(tmp_path: Path) -> None:
     with editing("--data", tmp_path / "data", variables={"KGSERVE_PORT": "eighty"}) as editor:
         editor.open()
         error = editor.answer(editor.send("tools/call", {"name": "list_stores"}))["error"]
@@ -323,7 +323,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "exit code 2" in error["message"]
 
 
-def test_an_address_without_a_server_is_named(tmp_path: Path) -> None:
+def test_a_url_without_a_server_is_named(tmp_path: Path) -> None:
     with editing("--url", "http://127.0.0.1:9", "--data", tmp_path) as editor:
         error = editor.answer(editor.send("initialize", {}))["error"]
     assert "http://127.0.0.1:9" in error["message"]
@@ -346,7 +346,7 @@ def test_the_next_call_works_after_the_server_was_killed(tmp_path: Path, era: Er
 
 
 @both_eras
-def test_a_call_whose_answer_was_lost_is_made_again_and_done_once(server: Running, era: Era, tmp_path: Path) -> None:
+def test_a_call_with_a_lost_answer_is_retried_and_executed_once(server: Running, era: Era, tmp_path: Path) -> None:
     store = f"cut-{era}"
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("put_node", {"kind": "letter", "content": "only one"}),
@@ -365,11 +365,11 @@ def test_a_call_whose_answer_was_lost_is_made_again_and_done_once(server: Runnin
             assert answer.get("created", True) is True
         assert editor.call("put_node", index=store, **calls[0][1])["created"] is True
         assert editor.call("put_node", index=store, **calls[0][1])["created"] is True
-    assert counts(server.url, store) == (2, 2), "the same words in another call are another node"
+    assert counts(server.url, store) == (2, 2), "the same content in another call is another node"
 
 
 @both_eras
-def test_news_reaches_the_editor_from_the_next_server_too(tmp_path: Path, era: Era) -> None:
+def test_notifications_continue_from_the_next_server(tmp_path: Path, era: Era) -> None:
     data, numbers = tmp_path / "data", count()
 
     def news() -> bool:
@@ -393,7 +393,7 @@ def test_news_reaches_the_editor_from_the_next_server_too(tmp_path: Path, era: E
         assert editor.leave() == 0
 
 
-def test_listening_alone_does_not_start_a_server_again(tmp_path: Path) -> None:
+def test_listening_does_not_restart_a_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data, variables=SMALL) as server, editing("--data", data) as editor:
         editor.open()

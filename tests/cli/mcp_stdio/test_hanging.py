@@ -1,4 +1,4 @@
-"""Servers that hang or take their time: the editor is told, and in time."""
+"""Hung and slow servers: the editor is notified in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.mcp_stdio.test_bridge import ERAS, entities
 from tests.cli.running import PATIENCE, serving
 
 
-def test_a_server_that_hangs_is_told_of_and_used_again_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_hung_server_is_reported_and_used_again_after_it_resumes(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
     with serving(data, variables=SMALL) as server, ExitStack() as stack:
         editors = [stack.enter_context(editing("--data", data, "--store", era, era=era, log=log)) for era in ERAS]
@@ -39,7 +39,7 @@ def test_a_server_that_hangs_is_told_of_and_used_again_when_it_goes_on(tmp_path:
             assert [node["id"] for node in editor.call("traverse_knowledge_graph", start_id="a")["nodes"]] == ["a"]
 
 
-def test_a_call_has_a_limit_and_progress_counts_as_life(slow: Path) -> None:
+def test_a_call_has_a_timeout_that_progress_extends(slow: Path) -> None:
     with editing("--data", slow, variables={"KGSERVE_CALL_TIMEOUT": "1"}) as editor:
         editor.open()
         silent = editor.send("tools/call", {"name": "wait", "arguments": {"seconds": 30}})

@@ -1,4 +1,4 @@
-"""The first minute: from an empty folder and what `mcp config` prints, two editors share a memory in few calls."""
+"""First use: from an empty folder and the output of `mcp config`, two editors share a memory in few calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_CALLS = 8
 MOST_LISTED = 8_100
 
 
-def test_what_one_editor_retains_another_one_recalls(tmp_path: Path) -> None:
+def test_another_editor_recalls_what_one_retained(tmp_path: Path) -> None:
     data = tmp_path / "data"
     printed = kgserve("mcp", "config", "--client", "generic", "--data", data, "--store", "web-shop")
     arguments: list[str] = msgspec.json.decode(printed.out)["mcpServers"]["kgserve"]["args"]
@@ -27,7 +27,7 @@ def test_what_one_editor_retains_another_one_recalls(tmp_path: Path) -> None:
         return editor.call(tool, **given)
 
     def known(editor: Editor) -> list[str]:
-        # Another editor's write is in the indexes a moment later: people are not so quick.
+        # Indexes follow other editors' writes slightly later; people do not notice.
         with Client(data=data) as client:
             store = client.store("web-shop")
             store.recall("x", at_least=store.settings().sequence, touch=False)

@@ -1,4 +1,4 @@
-"""Finding a server, or starting one."""
+"""Discovery and start of servers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from tests.stores.writing import until
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the servers started here are told."""
+    """Set the environment of the servers that these tests start."""
     for name, value in SMALL.items():
         monkeypatch.setenv(name, value)
 
 
-def test_its_defaults_are_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_discovery_defaults_equal_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = Settings()
     given = (server_discovery.DEFAULT_DATA, server_discovery.DEFAULT_HOST, server_discovery.DEFAULT_PORT)
     assert given == (str(settings.data_dir), settings.host, str(settings.port))
@@ -68,7 +68,7 @@ def test_an_address_to_listen_on_becomes_one_to_connect_to() -> None:
     assert reachable("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
 
 
-def test_the_server_at_an_address_is_known_when_the_folder_is_its_own(tmp_path: Path) -> None:
+def test_the_server_at_a_url_is_matched_with_its_own_folder(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path) as lock:
         lock.publish("http://0.0.0.0:80", "secret", "PEM")
         known = DiscoveredServer("http://127.0.0.1:80", "secret", "PEM", os.getpid(), __version__)
@@ -80,20 +80,20 @@ def test_the_server_at_an_address_is_known_when_the_folder_is_its_own(tmp_path: 
     assert configured("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
 
 
-def test_a_key_takes_the_place_of_the_token() -> None:
+def test_a_key_replaces_the_token() -> None:
     found = DiscoveredServer("http://127.0.0.1:80", "secret")
     assert found.headers == found.with_key(None).headers == {"Authorization": "Bearer secret"}
     assert found.with_key("mine").headers == {"Authorization": "Bearer mine"}
     assert DiscoveredServer(found.url).headers == {}
 
 
-def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+def test_nothing_is_found_in_an_empty_folder(tmp_path: Path) -> None:
     assert find(tmp_path) is None
     assert find(tmp_path / "none") is None
     assert not answers(DiscoveredServer("http://127.0.0.1:9"))
 
 
-def test_ten_at_once_make_one_server_and_later_ones_find_it(tmp_path: Path) -> None:
+def test_ten_concurrent_starts_make_one_server_that_later_ones_find(tmp_path: Path) -> None:
     with ending(tmp_path):
         with ThreadPoolExecutor(10) as threads:
             servers = set(threads.map(ensure, [tmp_path] * 10))
@@ -112,7 +112,7 @@ def test_ten_at_once_make_one_server_and_later_ones_find_it(tmp_path: Path) -> N
         assert answers(ensure(tmp_path))
 
 
-def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_occupied_port_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, ending(tmp_path):
         port = taken.getsockname()[1]
         monkeypatch.setenv("KGSERVE_PORT", str(port))
@@ -121,7 +121,7 @@ def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.Mo
         assert not server.url.endswith(f":{port}")
 
 
-def test_the_configured_port_is_used_when_it_is_free_and_a_long_log_put_aside(
+def test_the_configured_port_is_used_when_free_and_a_long_log_is_rotated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -134,7 +134,7 @@ def test_the_configured_port_is_used_when_it_is_free_and_a_long_log_put_aside(
         assert (tmp_path / "server.log.1").stat().st_size == server_discovery.MAX_LOG_BYTES + 1
 
 
-def test_a_server_that_somebody_else_is_starting_is_waited_for(tmp_path: Path) -> None:
+def test_a_server_that_another_process_starts_is_waited_for(tmp_path: Path) -> None:
     data = tmp_path / "data"
 
     def start() -> None:
@@ -146,7 +146,7 @@ def test_a_server_that_somebody_else_is_starting_is_waited_for(tmp_path: Path) -
     other.start()
     try:
         until(lambda: holder(data) is not None)
-        assert find(data) is None, "it holds the folder and does not listen yet"
+        assert find(data) is None, "it holds the folder but does not listen yet"
         assert answers(ensure(data))
         assert not (data / "server.log").exists()
     finally:
@@ -154,12 +154,12 @@ def test_a_server_that_somebody_else_is_starting_is_waited_for(tmp_path: Path) -
         other.join()
 
 
-def test_a_folder_held_by_something_that_serves_nothing_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_locked_by_a_process_other_than_a_server_is_an_error(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path), pytest.raises(LaunchFailed, match=r"process \d+ holds .*is no running server"):
         ensure(tmp_path, patience=0.5)
 
 
-def test_a_server_that_hangs_is_an_error(tmp_path: Path) -> None:
+def test_a_hung_server_is_an_error(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data, variables=SMALL) as server:
         server.process.send_signal(signal.SIGSTOP)
@@ -173,12 +173,12 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path) -> None:
 
 
 def variables_of(process: int | None) -> dict[str, str]:
-    """The environment that a process was started with."""
+    """Return the environment that a process was started with."""
     given = Path(f"/proc/{process}/environ").read_text().split("\0")
     return dict(each.split("=", 1) for each in given if "=" in each)
 
 
-def test_a_launched_server_works_in_its_own_folder_with_what_it_needs(
+def test_a_launched_server_runs_in_its_own_folder_with_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -199,7 +199,7 @@ def test_a_launched_server_works_in_its_own_folder_with_what_it_needs(
         assert "--idle-exit\x0086400" in Path(f"/proc/{server.pid}/cmdline").read_text()
 
 
-def test_a_server_nobody_uses_ends_and_a_lost_file_comes_back(tmp_path: Path) -> None:
+def test_an_unused_server_exits_and_a_lost_server_file_is_restored(tmp_path: Path) -> None:
     with serving(tmp_path, "--idle-exit", "3", variables=SMALL) as server:
         (tmp_path / server_discovery.SERVER_FILE).unlink()
         until(lambda: find(tmp_path) is not None)
@@ -230,13 +230,13 @@ def test_an_older_server_is_replaced_when_it_is_idle_and_was_launched(tmp_path: 
         assert (following.version, following.pid != server.pid) == (__version__, True)
 
 
-def test_what_the_server_said_is_told_when_it_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_server_that_cannot_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_MAX_NODES", "many")
     with pytest.raises(LaunchFailed, match=r"(?s)exit code 2.*server\.log.*KGSERVE_MAX_NODES"):
         ensure(tmp_path)
 
 
-def test_a_folder_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_data_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchFailed, match=r"file cannot be a data folder: .*--data"):
         ensure(tmp_path / "file")

@@ -1,4 +1,4 @@
-"""Many editors, one server."""
+"""Many editors with one server."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def era(number: int) -> Era:
 
 
 def call(editor: Editor, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call a tool, which must work at the first attempt."""
+    """Call a tool, which must succeed at the first attempt."""
     result = editor.ask("tools/call", {"name": tool, "arguments": arguments})
     assert not result.get("isError"), result
     return result
 
 
 def write(number: int, editor: Editor) -> None:
-    """Everything that one editor has to say, batch by batch."""
+    """Write all nodes of one editor in batches."""
     editor.open()
     for start in range(0, ENTITIES, BATCH):
         nodes = [
@@ -48,7 +48,7 @@ def last_note(number: int, editor: Editor) -> str:
 
 @pytest.mark.slow
 @pytest.mark.abuse(75)
-def test_ten_bridges_started_at_once_make_one_server_and_lose_nothing(tmp_path: Path) -> None:
+def test_ten_concurrent_bridges_start_one_server_and_lose_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ending(data), ExitStack() as stack, ThreadPoolExecutor(EDITORS) as threads:
         editors = [

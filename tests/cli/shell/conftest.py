@@ -13,7 +13,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all tests of a worker process."""
+    """Yield one server for all tests of a worker process."""
     # No statement ends before it is interrupted.
     variables = {"KGSERVE_INDEXES": "false", "KGSERVE_QUERY_TIMEOUT": "600"}
     with serving(tmp_path_factory.mktemp("shell") / "data", variables=variables) as running:
@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def store(server: Running) -> str:
-    """A store of three letters, two of them related, that no other test uses."""
+    """Return a store of three letters, two of them related, that no other test uses."""
     name = f"s{next(_numbers)}-letters"
     nodes = [{"id": each, "type": "letter", "content": f'the "{each}",\nand more'} for each in "abc"]
     nodes[2] |= {"type": "rare letter", "content": ""}
@@ -37,7 +37,7 @@ def store(server: Running) -> str:
 
 @pytest.fixture(scope="package")
 def crowd(server: Running) -> str:
-    """A store that is large enough for a query to take longer than any test."""
+    """Return a store that is so large that a query takes longer than any test."""
     nodes = [{"id": f"n{number:04}", "type": "thing"} for number in range(1500)]
     assert httpx.post(f"{server.url}/api/memory/crowd/inject", json={"nodes": nodes}).is_success
     return "crowd"

@@ -48,7 +48,7 @@ from tests.project.reading import TOP
         ("RETURN 12", "nothing", ""),
     ],
 )
-def test_what_is_expected_at_the_cursor(before: str, what: str, begun: str) -> None:
+def test_completion_context_at_the_cursor(before: str, what: str, begun: str) -> None:
     assert expected(before) == (what, begun)
 
 
@@ -59,9 +59,9 @@ def test_labels_and_properties_are_those_of_the_schema() -> None:
         assert found
         columns = dict(re.findall(r"^\s+(\w+)\s+([A-Z0-9]+),?$", found[1], re.MULTILINE))
         added = dict(re.findall(rf"ALTER TABLE {label} ADD (\w+) ([A-Z0-9\[\]]+);", statements))
-        # What stands for the node of another store has a key for the engine alone.
+        # The placeholder of another store's node has a key for the engine only.
         assert {name: kind for name, kind in (columns | added).items() if name != "key"} == properties
 
 
-def test_keywords_are_among_those_that_a_statement_may_have() -> None:
+def test_completed_keywords_are_allowed_in_statements() -> None:
     assert set(COMPLETION_KEYWORDS) <= lexer.KEYWORDS - lexer.FORBIDDEN_WORDS

@@ -9,7 +9,7 @@ from kgserve.cli.shell.commands import SHELL_COMMANDS
 from tests.cli.running import Running, kgserve
 
 
-def test_the_commands_are_those_that_there_are_said_to_be() -> None:
+def test_all_documented_commands_exist() -> None:
     documented = "help use stores schema params set timing mode write source export quit"
     assert list(SHELL_COMMANDS) == documented.split()
 
@@ -38,7 +38,7 @@ def test_every_mode_has_a_writer() -> None:
     assert set(formats.WRITERS) == set(formats.MODES)
 
 
-def test_rooms() -> None:
-    """One file of the shell asks the server, and what it prints with is its own matter."""
+def test_shell_layers() -> None:
+    """Only one module of the shell calls the server, and only one prints."""
     folder = Path(formats.__file__).parent
     assert [each.name for each in folder.glob("*.py") if "import Client" in each.read_text()] == ["session.py"]

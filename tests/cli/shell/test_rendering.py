@@ -48,7 +48,7 @@ def drawn(answer: CypherAnswer, width: int) -> str:
     return captured.get()
 
 
-def test_a_terminal_sees_one_line_for_each_row_and_nothing_that_steers_it() -> None:
+def test_a_terminal_shows_one_line_per_row_without_control_characters() -> None:
     shown = drawn(answer(["text", "n"], ["long " * 50 + "end", 1], ["two\nlines \x1b[31m", 20]), 60)
     assert "end" not in shown
     assert "…" in shown
@@ -57,7 +57,7 @@ def test_a_terminal_sees_one_line_for_each_row_and_nothing_that_steers_it() -> N
     assert len(shown.strip().splitlines()) == 4
 
 
-def test_short_columns_keep_their_width_beside_long_ones() -> None:
+def test_short_columns_keep_their_width_next_to_long_ones() -> None:
     assert fitted([1000, 5, 8], 60) == [47, 5, 8]
     assert fitted([1000, 5, 1000], 61) == [28, 5, 28]
     assert fitted([3, 4], 60) == [3, 4]
@@ -72,7 +72,7 @@ def test_rows_with_many_columns_are_drawn_as_lists() -> None:
     assert [f"column{number}" in shown for number in range(20)] == [True] * 20
 
 
-def test_objects_keep_the_values_of_columns_with_one_name() -> None:
+def test_objects_keep_values_of_columns_with_the_same_name() -> None:
     assert unique(["a", "a", "b", "a_2", "a"]) == ["a", "a_2", "b", "a_2_2", "a_3"]
     assert list(WRITERS["jsonl"](answer(["a", "a"], [1, 2]))) == ['{"a":1,"a_2":2}\n']
 
@@ -87,7 +87,7 @@ def test_no_rows() -> None:
     }
 
 
-def test_a_caret_stands_below_the_place() -> None:
+def test_a_caret_marks_the_position() -> None:
     error = InvalidInput("the query is wrong", (FieldError("query", "what is this at line 2, column 4"),))
     assert sentences(error) == ["the query is wrong", "what is this at line 2, column 4"]
     assert position(error) == (2, 4)
@@ -95,7 +95,7 @@ def test_a_caret_stands_below_the_place() -> None:
     assert pointed("RETURN 1", 7, 1) == []
 
 
-def test_a_caret_finds_its_place_in_long_lines_and_wide_letters() -> None:
+def test_a_caret_marks_positions_in_long_lines_and_wide_letters() -> None:
     line, caret = pointed("a" * 500 + "X" + "b" * 500, 1, 501)
     assert line[caret.index("^")] == "X"
     assert len(line) < 150

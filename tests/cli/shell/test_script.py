@@ -32,12 +32,12 @@ def test_semicolons_and_colons_inside_a_statement_do_not_end_it(statement: str) 
     assert texts(f"{statement};\nRETURN 2;") == [statement, "RETURN 2"]
 
 
-def test_nothing_is_made_of_blanks_comments_and_lone_semicolons() -> None:
+def test_blanks_comments_and_lone_semicolons_are_ignored() -> None:
     assert texts(" ;; \n// a comment;\n/* another */;\n") == []
     assert texts("RETURN ';' ; /* ; */ RETURN `;`;; RETURN 3;") == ["RETURN ';'", "RETURN `;`", "RETURN 3"]
 
 
-def test_lines_are_counted_from_where_a_statement_begins() -> None:
+def test_entries_have_the_line_of_their_start() -> None:
     found = list(entries("// head\n\nRETURN 1;\n:use x\n  RETURN\n 2; RETURN 3"))
     assert [(entry.text, entry.line) for entry in found] == [
         ("RETURN 1", 3),
@@ -47,7 +47,7 @@ def test_lines_are_counted_from_where_a_statement_begins() -> None:
     ]
 
 
-def test_an_export_holds_a_statement() -> None:
+def test_an_export_contains_a_statement() -> None:
     assert texts(":export a.csv MATCH (n)\nRETURN n.id;\nRETURN 1;") == [
         ":export a.csv MATCH (n)\nRETURN n.id",
         "RETURN 1",
@@ -57,27 +57,27 @@ def test_an_export_holds_a_statement() -> None:
 @pytest.mark.parametrize(
     "text", ["MATCH (n)", "RETURN ';", "RETURN 1; RETURN 2", ":export a.csv RETURN 1", "/* x */ a", "/* ;"]
 )
-def test_more_must_follow(text: str) -> None:
+def test_incomplete_input_needs_more_lines(text: str) -> None:
     assert unfinished(text)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "RETURN 1;", "RETURN 1; // done", ":use demo", ":export a.csv RETURN 1;"])
-def test_nothing_more_is_needed(text: str) -> None:
+def test_complete_input_needs_no_more_lines(text: str) -> None:
     assert not unfinished(text)
 
 
-def test_what_cannot_be_read_is_left_for_the_server_to_explain() -> None:
+def test_unreadable_statements_are_left_to_the_server() -> None:
     assert texts("RETURN 1 # 2; RETURN 3") == ["RETURN 1 # 2", "RETURN 3"]
     assert texts("RETURN 'a\\q'; RETURN 3")[0] == "RETURN 'a\\q'"
     assert not unfinished("RETURN #")
 
 
-def test_the_file_of_an_export_is_no_cypher() -> None:
+def test_the_file_name_of_an_export_is_not_cypher() -> None:
     assert texts(":export ~/it's.csv RETURN 1;RETURN 2") == [":export ~/it's.csv RETURN 1", "RETURN 2"]
     assert texts(':export "a;b.csv" RETURN 1;RETURN 2') == [':export "a;b.csv" RETURN 1', "RETURN 2"]
 
 
-def test_a_statement_longer_than_any_is_one() -> None:
+def test_a_very_long_statement_is_not_split() -> None:
     assert texts(f"RETURN '{'x;' * 70_000}'; RETURN 1") == [f"RETURN '{'x;' * 70_000}'", "RETURN 1"]
 
 

@@ -1,4 +1,4 @@
-"""The shell without a terminal: every output exactly, and the exit codes that scripts go by."""
+"""The shell without a terminal: exact output, and exit codes for scripts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_jsonl(shell: Shell) -> None:
     )
 
 
-def test_graphs_are_compact_in_a_table_and_whole_otherwise(shell: Shell) -> None:
+def test_graphs_are_compact_in_tables_and_complete_in_other_formats(shell: Shell) -> None:
     query = "MATCH p = (a:Entity)-[r:RELATES_TO]->(b:Entity) RETURN a, r, p ORDER BY a.id"
     assert shell("-c", query).lines()[1:] == [
         ["(a :letter)", "(a)-[:BEFORE]->(b)", "(a :letter)-[:BEFORE]->(b :letter)"],
@@ -95,13 +95,13 @@ def test_graphs_are_compact_in_a_table_and_whole_otherwise(shell: Shell) -> None
     assert msgspec.json.decode(row[0]) == first["a"]
 
 
-def test_statements_of_standard_input_and_commands_between_them(shell: Shell, server: Running) -> None:
+def test_statements_and_commands_from_standard_input(shell: Shell, server: Running) -> None:
     script = f':use {shell.store}\n:set wanted "b"\nMATCH (n:Entity {{id: $wanted}})\nRETURN n.id;\nRETURN 2 AS two'
     done = kgserve("shell", "--url", server.url, stdin=script)
     assert done == Outcome(0, "n.id\nb\n\ntwo\n2\n", "")
 
 
-def test_the_first_failure_ends_a_script_and_is_shown_in_its_place(shell: Shell) -> None:
+def test_the_first_failure_ends_a_script_and_is_shown_with_its_position(shell: Shell) -> None:
     done = shell(stdin="RETURN 1 AS one;\n\nMATCH (n:Entity)\n  RETURNS n;\nRETURN 3 AS three;")
     assert (done.code, done.out) == (1, "one\n1\n")
     first, *_, line, caret = done.err.splitlines()
@@ -127,7 +127,7 @@ def test_files_that_source_themselves_end(shell: Shell, tmp_path: Path) -> None:
     assert "nested more than" in done.err
 
 
-def test_nothing_is_written_without_being_asked_for(shell: Shell) -> None:
+def test_writes_need_the_write_option(shell: Shell) -> None:
     create = "CREATE (:Entity {id: 'new', type: 'letter'})"
     refused = shell("-c", create)
     assert (refused.code, refused.out) == (1, "")
@@ -179,7 +179,7 @@ def test_times_go_to_standard_error(shell: Shell) -> None:
     assert "ms of it in the server" in done.err
 
 
-def test_rows_that_were_left_out_are_told_of(shell: Shell) -> None:
+def test_truncated_rows_are_reported(shell: Shell) -> None:
     done = shell("-c", "UNWIND range(1, 400) AS a UNWIND range(1, 400) AS b RETURN a * b AS c", "--mode", "csv")
     assert done.code == 0
     assert done.out.count("\n") == 100_001
@@ -218,5 +218,5 @@ def test_an_interrupt_ends_a_script(server: Running, crowd: str) -> None:
     assert httpx.get(f"{server.url}/api/memory/{crowd}/stats").is_success
 
 
-def test_fences_of_markdown_are_taken_off(shell: Shell) -> None:
+def test_markdown_fences_are_removed(shell: Shell) -> None:
     assert shell("-c", "```cypher\nRETURN 1 AS one\n```").lines() == [["one"], ["1"]]

@@ -1,4 +1,4 @@
-"""The shell as a person has it: on a real pseudo-terminal, in front of a real server."""
+"""The shell on a real pseudo-terminal with a real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stores.writing import until
 
 @pytest.fixture
 def terminal(server: Running, store: str, tmp_path: Path) -> Iterator[Terminal]:
-    """A shell on a store of its own, at its prompt."""
+    """Yield a shell at its prompt, with its own store."""
     with Terminal(tmp_path, store, "--url", server.url) as shell:
         shell.see(rf"{store}> ?$")
         yield shell
@@ -58,7 +58,7 @@ def test_several_completions_are_offered(terminal: Terminal) -> None:
         terminal.see(rf"\b{name}\b.*property")
 
 
-def test_an_error_has_a_caret_below_its_place(terminal: Terminal) -> None:
+def test_an_error_has_a_caret_below_its_position(terminal: Terminal) -> None:
     terminal.type("MATCH (n:Entity)", ENTER, "RETURNS n;", ENTER)
     found = terminal.see(r"^( *)RETURNS n\n( *)\^$")
     assert found[1] == found[2]
@@ -66,7 +66,7 @@ def test_an_error_has_a_caret_below_its_place(terminal: Terminal) -> None:
     terminal.see(r"^ *42$")
 
 
-def test_an_interrupt_ends_the_query_and_not_the_shell(server: Running, crowd: str, tmp_path: Path) -> None:
+def test_an_interrupt_cancels_the_query_but_not_the_shell(server: Running, crowd: str, tmp_path: Path) -> None:
     with Terminal(tmp_path, crowd, "--url", server.url) as terminal:
         terminal.see(r"crowd> ?$")
         terminal.type(f"{ENDLESS};", ENTER)
@@ -85,7 +85,7 @@ def test_an_interrupt_at_the_prompt_clears_the_line(terminal: Terminal) -> None:
     terminal.see(r"^ *again$")
 
 
-def test_history_is_kept_for_its_owner_alone(server: Running, store: str, tmp_path: Path) -> None:
+def test_the_history_file_is_private(server: Running, store: str, tmp_path: Path) -> None:
     with Terminal(tmp_path, store, "--url", server.url) as first:
         first.type("RETURN 'kept' AS", ENTER, "text;", ENTER)
         first.see(r"^ *kept$")
@@ -100,14 +100,14 @@ def test_history_is_kept_for_its_owner_alone(server: Running, store: str, tmp_pa
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_use_chooses_a_store(terminal: Terminal, crowd: str) -> None:
+def test_use_selects_a_store(terminal: Terminal, crowd: str) -> None:
     terminal.type(f":use {crowd}", ENTER)
     terminal.see(r"^crowd> ?$")
     terminal.type("MATCH (n:Entity {id: 'n0000'}) RETURN n.type AS kind;", ENTER)
     terminal.see(r"^ *thing$")
 
 
-def test_writing_is_shown_and_told_of(terminal: Terminal) -> None:
+def test_write_mode_and_changes_are_shown(terminal: Terminal) -> None:
     terminal.type(":write on", ENTER)
     terminal.see(r"^write is on$")
     terminal.see(r" write> ?$")
@@ -131,12 +131,12 @@ def test_long_values_are_shortened(terminal: Terminal) -> None:
 
 
 def end_server(data: Path, how: signal.Signals) -> None:
-    """Signal the process that serves a data folder, if there is one."""
+    """Send a signal to the process that serves a data folder, if any."""
     if pid := holder(data):
         os.kill(pid, how)
 
 
-def test_a_server_is_started_when_none_runs_and_again_when_it_was_killed(tmp_path: Path) -> None:
+def test_a_server_is_started_on_demand_and_restarted_after_a_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     variables = {"KGSERVE_INDEXES": "false", "KGSERVE_PORT": "0"}
     try:
@@ -153,7 +153,7 @@ def test_a_server_is_started_when_none_runs_and_again_when_it_was_killed(tmp_pat
         end_server(data, signal.SIGTERM)
 
 
-def test_commands_that_are_wrong_say_so(terminal: Terminal) -> None:
+def test_invalid_commands_are_reported(terminal: Terminal) -> None:
     for typed, said in (
         (":nonsense", "unknown command :nonsense"),
         (":set x {", "not a JSON value"),
@@ -176,7 +176,7 @@ def test_leaving(terminal: Terminal, keys: str) -> None:
     assert terminal.end() == 0
 
 
-def test_the_prompt_is_there_at_once(server: Running, store: str, tmp_path: Path) -> None:
+def test_the_prompt_appears_immediately(server: Running, store: str, tmp_path: Path) -> None:
     times: list[float] = []
     for _ in range(3):
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""A person at a terminal with a shell."""
+"""A simulated user at a terminal with a shell."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ENDLESS = (
     "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity) WHERE a.id < b.id AND b.id < c.id AND c.id > d.id"
     " RETURN max(a.id + d.id)"
 )
-"""A cross product that outlasts every time limit, on the store ``crowd``."""
+"""A cross product that exceeds every time limit on the store ``crowd``."""
 
 
 class Terminal(Screen):
-    """A shell on a terminal of 100 by 40 characters. ``home`` is the folder of the user's files."""
+    """A shell on a terminal of 100 by 40 characters. ``home`` is the user's home folder."""
 
     def __init__(self, home: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         own = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
         super().__init__(["shell", *arguments], 100, 40, own | dict(variables or {}))
 
     def wipe(self) -> None:
-        """Begin with an empty screen and a prompt."""
+        """Clear the screen and show a new prompt."""
         self.type(CTRL_C, "\x0c")
         deadline = time.monotonic() + PATIENCE
         while self.shown.count("\n") or not self.shown.endswith(">"):

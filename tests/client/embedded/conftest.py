@@ -13,19 +13,19 @@ from tests.server.http.serving import Served
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder that is not there yet."""
+    """Return the path of a data folder that does not exist yet."""
     return tmp_path / "data"
 
 
 @pytest.fixture
 def library(folder: Path) -> Iterator[Library]:
-    """That folder, opened in this process."""
+    """Yield that folder, opened in this process."""
     with kgserve.open(folder, embedding_provider="hashing") as library:
         yield library
 
 
 @pytest.fixture(scope="package")
 def client(served: Served) -> Iterator[Client]:
-    """A client of the server that all tests of a worker process share."""
+    """Yield a client of the server that all tests of a worker process share."""
     with Client(served.url) as client:
         yield client

@@ -1,4 +1,4 @@
-"""Programs that use the library, run as processes of their own."""
+"""Programs that use the library, run as separate processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Program(PythonProcess):
         super().__init__(f"{IMPORTS}FOLDER = {str(folder)!r}\n{opening}{dedent(text)}", python=python)
 
     def line(self) -> str:
-        """The next line that it writes."""
+        """Return the next line of its output."""
         return self.stdout.readline().rstrip("\n")
 
     def signal(self, number: int) -> None:

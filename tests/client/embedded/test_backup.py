@@ -1,4 +1,4 @@
-"""Backups from a notebook: any folder of the process's own."""
+"""Backups made by the library, into any folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import kgserve
 from kgserve.errors import InvalidInput, NotFound
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_backup_and_restore(tmp_path: Path) -> None:
     folder = str(tmp_path / "backup")
     with kgserve.open(tmp_path / "data", indexes=False) as library:
         store = library.store("a")

@@ -1,4 +1,4 @@
-"""The library's methods are the client's: in name and words, in what they answer, and in what they refuse."""
+"""The library's methods match the client's: names, documentation, answers and errors."""
 
 from __future__ import annotations
 
@@ -314,14 +314,14 @@ def shown(kind: type) -> dict[str, Any]:
 
 
 NOT_COMPARED = {"export_to", "move", "repair"}
-"""A folder is no node of a cluster, which is all that the library says of a move."""
+"""The library is not a cluster node, so it rejects moves."""
 METHODS_WITHOUT_STEP = (
     shown(libraries.Store).keys() - {name for step in STEPS for name in step.__code__.co_names} - NOT_COMPARED
 )
 
 
 def lasting(value: Any) -> Any:
-    """A value without what differs from one moment to the next."""
+    """Return a value without volatile fields."""
     match value:
         case dict():
             return {key: lasting(each) for key, each in value.items() if key not in OF_THE_MOMENT}
@@ -335,7 +335,7 @@ def outcome(step: Callable[[Any], Any], store: Face) -> tuple[Any, ...]:
     try:
         answer = step(store)
     except KgserveError as error:
-        # The server says no more of what is not there than that it is not; the library names its kind.
+        # The server reports missing resources without their kind; the library names it.
         kind = NotFound if isinstance(error, NotFound) else type(error)
         return kind, str(error), getattr(error, "errors", None)
     return type(answer), lasting(msgspec.to_builtins(answer))
@@ -346,7 +346,7 @@ def outcomes(store: Face) -> Iterator[tuple[Any, ...]]:
         yield outcome(step, store)
 
 
-def test_the_library_offers_what_the_client_offers() -> None:
+def test_the_library_has_the_methods_of_the_client() -> None:
     for ours, theirs, more in (
         (libraries.Library, clients.Client, OF_A_SERVER),
         (libraries.Store, clients.Store, set[str]()),
@@ -360,17 +360,17 @@ def test_the_library_offers_what_the_client_offers() -> None:
             assert method.__doc__, name
 
 
-def test_it_answers_and_refuses_as_the_client_does(library: Library, client: Client, store: str) -> None:
+def test_answers_and_errors_equal_the_clients(library: Library, client: Client, store: str) -> None:
     client.create(store)
     library.create(store)
     pairs = zip(outcomes(library.store(store)), outcomes(client.store(store)), strict=True)
     for number, (ours, theirs) in enumerate(pairs):
-        # What is wrong in a URL's query or in a header the server says in words of its own.
+        # The server has its own messages for errors in a URL's query or in a header.
         whole = not str(theirs[1]).startswith(("query: ", "Last-Event-ID: "))
         assert (ours if whole else ours[:1]) == (theirs if whole else theirs[:1]), f"step {number}"
 
 
-def test_every_method_that_needs_arguments_is_among_the_steps() -> None:
+def test_every_method_with_required_arguments_is_covered() -> None:
     methods = shown(libraries.Store)
     for name in METHODS_WITHOUT_STEP:
         _, *parameters = inspect.signature(methods[name]).parameters.values()
@@ -378,14 +378,14 @@ def test_every_method_that_needs_arguments_is_among_the_steps() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "nobody"])
-def test_stores_are_refused_alike(library: Library, client: Client, name: str) -> None:
+def test_invalid_store_names_are_rejected_alike(library: Library, client: Client, name: str) -> None:
     for step in (
         lambda store: store.stats(),
         lambda store: store.node("a"),
         lambda store: store.delete_node("a"),
         lambda store: taken(store.events(), 1),
     ):
-        if name:  # the server takes an empty one for another path
+        if name:  # with an empty name, the server sees another path
             assert outcome(step, library.store(name)) == outcome(step, client.store(name))
         else:
             assert issubclass(outcome(step, library.store(name))[0], KgserveError)

@@ -1,4 +1,4 @@
-"""Who may have a data folder, for how long, and what is said to the others."""
+"""Locking of a data folder, and the errors of other users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assert_free(folder: Path) -> None:
         pass
 
 
-def test_a_closed_one_says_so(library: Library, folder: Path) -> None:
+def test_a_closed_library_is_reported(library: Library, folder: Path) -> None:
     store = library.store("s")
     store.inject([{"id": "a", "type": "t"}])
     nodes, events = store.nodes(), store.events()
@@ -48,7 +48,7 @@ def test_a_closed_one_says_so(library: Library, folder: Path) -> None:
     assert_free(folder)
 
 
-def test_what_was_written_is_there_again(folder: Path) -> None:
+def test_written_data_survives_reopening(folder: Path) -> None:
     with opened(folder) as library:
         library.store("s").inject([{"id": "a", "type": "t"}])
     with opened(folder) as library:
@@ -56,7 +56,7 @@ def test_what_was_written_is_there_again(folder: Path) -> None:
         assert library.store("s").stats().engine_rebuilds == 0
 
 
-def test_opened_again_in_one_process_it_is_shared(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_opened_twice_in_one_process_is_shared(folder: Path, tmp_path: Path) -> None:
     one = opened(folder)
     other = opened(tmp_path / "x" / ".." / "data")
     one.store("s").inject([{"id": "a", "type": "t"}])
@@ -70,14 +70,14 @@ def test_opened_again_in_one_process_it_is_shared(folder: Path, tmp_path: Path) 
     assert_free(folder)
 
 
-def test_one_that_was_forgotten_keeps_nothing_open(folder: Path) -> None:
+def test_a_garbage_collected_handle_keeps_nothing_open(folder: Path) -> None:
     library = opened(folder)
     library = opened(folder)
     library.close()
     assert_free(folder)
 
 
-def test_with_other_options_it_is_refused(folder: Path) -> None:
+def test_other_options_for_an_open_folder_are_rejected(folder: Path) -> None:
     with opened(folder), pytest.raises(Conflict, match="open in this process with other options; close it first"):
         opened(folder, history=False)
     with opened(folder, history=False) as library:
@@ -88,7 +88,7 @@ def test_with_other_options_it_is_refused(folder: Path) -> None:
             library.store("s").search("a")
 
 
-def test_a_folder_that_is_served_is_left_to_the_client(folder: Path) -> None:
+def test_a_folder_with_a_server_is_rejected_with_a_hint(folder: Path) -> None:
     with serving(folder) as server:
         sentence = (
             rf"served by process {server.process.pid} at {server.url}; use kgserve\.client\.Client\(data='{folder}'\)"
@@ -101,7 +101,7 @@ def test_a_folder_that_is_served_is_left_to_the_client(folder: Path) -> None:
         assert [each.name for each in library.stores().stores] == ["of-the-server"]
 
 
-def test_a_folder_that_another_process_has_is_refused(folder: Path) -> None:
+def test_a_folder_of_another_process_is_rejected(folder: Path) -> None:
     with Program(folder, "print('ready', flush=True); input()") as other:
         assert other.line() == "ready"
         with pytest.raises(Conflict, match=rf"in use by process {other.pid}; close it there, or serve the folder"):
@@ -111,7 +111,7 @@ def test_a_folder_that_another_process_has_is_refused(folder: Path) -> None:
         pass
 
 
-def test_a_forked_process_is_told_to_leave_it(folder: Path) -> None:
+def test_a_forked_process_cannot_use_the_library(folder: Path) -> None:
     program = """
         store.inject([{"id": "a", "type": "t"}])
         child = os.fork()
@@ -135,14 +135,14 @@ def test_a_forked_process_is_told_to_leave_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "data*"])
-def test_what_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_invalid_folder_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidInput, match=r"cannot be a data folder|must not contain"):
         opened(tmp_path / name)
 
 
-def test_models_are_found_as_the_server_finds_them(folder: Path, tmp_path: Path) -> None:
-    # Not prepared, it is missed where it would have been looked for.
+def test_models_are_located_as_by_the_server(folder: Path, tmp_path: Path) -> None:
+    # A model that is not prepared is reported with its expected location.
     for options, place in (("", folder / "models"), (f", models_dir={str(tmp_path / 'm')!r}", tmp_path / "m")):
         program = f"with kgserve.open(FOLDER{options}) as again: pass"
         with Program(folder, program, opening="") as run:

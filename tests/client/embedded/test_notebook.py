@@ -1,4 +1,4 @@
-"""As a notebook or a script uses it: without closing, with whatever end, and without being told anything."""
+"""Use in notebooks and scripts: no closing, abrupt exits, and no output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for number in range(20):
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_nothing_that_was_answered_is_lost(folder: Path, end: str, code: int) -> None:
+def test_acknowledged_writes_survive_any_exit(folder: Path, end: str, code: int) -> None:
     with Program(folder, WRITING + end) as program:
         done = program.end()
     assert done.code == code
@@ -46,7 +46,7 @@ def test_nothing_that_was_answered_is_lost(folder: Path, end: str, code: int) ->
         assert store.cypher("MATCH (n:Entity) RETURN count(n)").rows == [[20]]
 
 
-def test_a_statement_that_writes_ends_with_control_c(folder: Path) -> None:
+def test_control_c_ends_a_write_statement(folder: Path) -> None:
     program = """
         store.inject([{"id": f"n{number}", "type": "t"} for number in range(60)])
         nodes = ", ".join(f"({name}:Entity)" for name in "abcdef")
@@ -66,7 +66,7 @@ def test_a_statement_that_writes_ends_with_control_c(folder: Path) -> None:
         assert (stats.sequence, stats.engine_rebuilds) == (1, 0)
 
 
-def test_the_program_around_it_stays_as_it_is(folder: Path) -> None:
+def test_the_host_program_is_not_affected(folder: Path) -> None:
     program = """
         before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), gc.get_threshold()
         library = kgserve.open(FOLDER, embedding_provider="hashing")
@@ -82,11 +82,11 @@ def test_the_program_around_it_stays_as_it_is(folder: Path) -> None:
     with Program(folder, program, opening="import gc, logging\n", python=PYTHON) as run:
         done = run.end()
     assert (done.code, done.out) == (0, "")
-    # What it has to say it says through logging, once the program wants to hear it.
+    # The library logs through logging, once the program has configured it.
     assert done.err.startswith("kgserve.stores.store event='store_closed' store='s' sequence=1 clean=True")
 
 
-def test_warnings_are_shown_and_nothing_else(folder: Path) -> None:
+def test_only_warnings_are_shown(folder: Path) -> None:
     with Program(folder, "kgserve.open(FOLDER).store('s').inject([])", opening="", python=PYTHON) as run:
         done = run.end()
     assert (done.code, done.out) == (0, "")
@@ -94,7 +94,7 @@ def test_warnings_are_shown_and_nothing_else(folder: Path) -> None:
     assert "embedding_degraded" in done.err
 
 
-def test_slow_operations_are_shown_to_who_asks(folder: Path) -> None:
+def test_slow_operations_are_shown_on_request(folder: Path) -> None:
     node = "{'id': 'a', 'type': 't', 'content': str(time.time_ns()) + 'x' * 1_000_000}"
     program = f"import time\nkgserve.open(FOLDER, indexes=False).store('s').inject([{node}])"
     shown = ["import os\nos.environ['KGSERVE_SLOW_MS'] = '1'\n", "import logging\nlogging.basicConfig()\n"]
@@ -107,7 +107,7 @@ def test_slow_operations_are_shown_to_who_asks(folder: Path) -> None:
     assert "event='slow_operation'" in done.err
 
 
-def test_a_configuration_of_structlog_is_left_alone(folder: Path) -> None:
+def test_a_configuration_of_structlog_is_kept(folder: Path) -> None:
     opening = "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
     program = "with kgserve.open(FOLDER, indexes=False) as library: library.create('s')"
     with Program(folder, program, opening=opening, python=PYTHON) as run:

@@ -25,7 +25,7 @@ def wait_until_taken(events: list[Event], count: int, changed: threading.Conditi
         return changed.wait_for(lambda: len(events) >= count, PATIENCE)
 
 
-def test_many_threads_open_one_store_at_once(folder: Path) -> None:
+def test_many_threads_open_one_store_concurrently(folder: Path) -> None:
     with kgserve.open(folder, indexes=False) as library:
         library.store("s").inject([{"id": "a", "type": "t"}])
     with kgserve.open(folder, indexes=False) as library, ThreadPoolExecutor(THREADS) as threads:
@@ -33,7 +33,7 @@ def test_many_threads_open_one_store_at_once(folder: Path) -> None:
         assert {each.result().node.id for each in found} == {"a"}
 
 
-def test_threads_write_and_read_side_by_side(library: Library) -> None:
+def test_threads_write_and_read_concurrently(library: Library) -> None:
     def work(number: int) -> int:
         store = library.store(f"s{number % 3}")
         keys = [f"{number}-{step}" for step in range(10)]
@@ -50,7 +50,7 @@ def test_threads_write_and_read_side_by_side(library: Library) -> None:
     assert sum(each.nodes for each in library.stores().stores) == 10 * THREADS
 
 
-def test_closing_waits_for_calls_and_refuses_the_next(folder: Path) -> None:
+def test_closing_waits_for_calls_and_rejects_further_ones(folder: Path) -> None:
     library = kgserve.open(folder, indexes=False)
     begun = threading.Barrier(5)
 
@@ -95,7 +95,7 @@ def test_closing_waits_for_an_import(folder: Path) -> None:
         assert library.store("s").stats().nodes == 2
 
 
-def test_events_come_to_another_thread_until_it_is_closed(library: Library) -> None:
+def test_another_thread_receives_events_until_the_library_closes(library: Library) -> None:
     library.create("s")
     heard: list[Event] = []
     changed = threading.Condition()
@@ -120,7 +120,7 @@ def test_events_come_to_another_thread_until_it_is_closed(library: Library) -> N
     assert kinds == {"s": ["node_created", "store_dropped"], "later": ["store_created", "node_created"]}
 
 
-def test_links_and_settings_are_told_then_and_later(library: Library) -> None:
+def test_links_and_settings_are_reported_live_and_on_replay(library: Library) -> None:
     link = {"from": "a", "to": "x", "relation_type": "cites", "to_graph": "elsewhere"}
     with library.events() as live:
         library.store("s").inject([{"id": "a", "type": "t"}], [link])
@@ -158,7 +158,7 @@ def test_a_file_is_written_and_read(library: Library, tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.glob("*n*")] == ["all.ndjson"]
 
 
-def test_an_import_that_fails_gives_the_store_back(library: Library) -> None:
+def test_a_failed_import_releases_the_store(library: Library) -> None:
     def lines() -> Generator[dict[str, str]]:
         yield {"kind": "node", "id": "a", "type": "t"}
         raise OSError("gone")
@@ -175,7 +175,7 @@ async def nothing() -> AsyncGenerator[bytes]:
     yield b""
 
 
-def test_a_stream_that_is_left_gives_the_store_back(library: Library) -> None:
+def test_an_abandoned_stream_releases_the_store(library: Library) -> None:
     store: Store = library.store("s")
     store.inject([{"id": f"n{number}", "type": "t"} for number in range(50)])
     with store.export() as lines:
@@ -188,7 +188,7 @@ def test_a_stream_that_is_left_gives_the_store_back(library: Library) -> None:
 
 
 class Heard(WriteHandler):
-    """Keeps what it is told, and raises where it is told of a node that is called so."""
+    """A handler that records its calls, and raises an error at a certain node."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -224,11 +224,9 @@ class Heard(WriteHandler):
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_handler_is_told_from_the_beginning_until_it_is_closed(
-    library: Library, client: Client, remote: bool
-) -> None:
+def test_a_handler_receives_all_events_until_it_is_closed(library: Library, client: Client, remote: bool) -> None:
     asker: Client | Library = client if remote else library
-    # That stores were made is told to who names none.
+    # The creation of stores is reported only to subscribers without store names.
     stores = ["subscribed"] if remote else []
     store, known = asker.store("subscribed"), 0 if remote else 1
     asker.create("subscribed", conflict_policy="manual")
@@ -259,7 +257,7 @@ def test_a_handler_is_told_from_the_beginning_until_it_is_closed(
     assert {kind for kind, _ in handler.told[known + 4 :]} <= {"node_deleted", "edge_deleted", "link_deleted"}
 
 
-def test_a_subscription_ends_with_the_library_and_with_a_fault(library: Library) -> None:
+def test_a_subscription_ends_with_the_library_and_with_an_error(library: Library) -> None:
     patient, faulty = Heard(), Heard()
     first, second = subscribe(library, patient), subscribe(library, faulty)
     library.store("s").inject([{"id": "unwanted", "type": "t"}])
