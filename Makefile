@@ -105,17 +105,17 @@ docs: $(dev) ## Generate the tables of docs/ and CONTRIBUTING.md, the clients' m
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site
 
-pictures: $(dev) ## Take the pictures of the explorer in docs/ anew (needs chromium)
+pictures: $(dev) ## Retake the pictures of the explorer in docs/ (needs chromium)
 	@$(bin)/python -m tests.explorer.pictures
 
 pythons: $(dev) ## Run the tests that show whether kgserve works with every other Python of this machine
 	@mkdir -p build/pythons
 	@sh scripts/pythons.sh $(bin)/python
 
-vendor: ## Bundle anew what the explorer is made with (needs node; who uses kgserve does not)
+vendor: ## Rebuild the explorer's bundled libraries (needs node; using kgserve does not)
 	@cd scripts/vendor && npm install --no-save --silent --ignore-scripts && node build.mjs
 
-constraints: $(dev) ## Write constraints.txt anew from the newest versions that fit
+constraints: $(dev) ## Rewrite constraints.txt from the newest versions that fit
 	@PYTHON=$(PYTHON) sh scripts/constraints.sh
 
 openapi: $(dev) ## Have a generator of clients make one of /openapi-3.0.json, and use it against a server

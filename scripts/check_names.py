@@ -42,7 +42,7 @@ def find_faults(top: Path, rules: dict[str, Any]) -> Iterator[str]:
 
 
 def _is_vague(name: str, rules: dict[str, list[str]]) -> bool:
-    """Whether a class name is one word that is ruled out, or a bare participle."""
+    """Return True for a single word that is ruled out, and for a bare participle."""
     is_one_word = sum(letter.isupper() for letter in name) == 1
     is_participle = _PARTICIPLE.search(name) is not None and name not in rules["nouns"]
     return name in rules["forbidden"] or (is_one_word and is_participle)

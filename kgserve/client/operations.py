@@ -304,7 +304,9 @@ def drain(*, undo: bool = False) -> ClientRequest[DrainAnswer]:
 
     Stores move one after the other; requests wait meanwhile, and are sent to the new node. Stores that cannot be moved
     are listed under `failed`. Stores that their new nodes have not opened within half a minute in total are listed
-    under `unopened`. Raises Conflict where there is no cluster.
+    under `unopened`.
+
+    Raises Conflict where there is no cluster.
     """
     return DRAIN_ROUTE.ask(None, DrainRequest(undo=undo), wait=None)
 
@@ -501,8 +503,9 @@ def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
 
     Delete the store's graph, journal and files permanently.
 
-    `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them. Raises
-    NotFound.
+    `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them.
+
+    Raises NotFound.
     """
     return DROP_ROUTE.ask(name, DropQuery(confirm=confirm), idempotent=False)
 
@@ -513,8 +516,9 @@ def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
     Move a store to another node, and wait until that node has opened it.
 
     Requests wait during the move and are then sent to the new node. After half a minute the answer is `opened: false`
-    with the `reason`; the store belongs to the other node in this case, too. Any node accepts this request. Raises
-    Conflict for a node that is not alive, and where there is no cluster.
+    with the `reason`; the store belongs to the other node in this case, too. Any node accepts this request.
+
+    Raises Conflict for a node that is not alive, and where there is no cluster.
     """
     return MOVE_ROUTE.ask(store, MoveRequest(to=to))
 
@@ -524,8 +528,9 @@ def repair(store: str) -> ClientRequest[RepairAnswer]:
 
     Rebuild a store's log from the files of this node, after the log has lost commits.
 
-    The files must contain everything that is left of the log, unchanged, and nothing beyond it. Raises Conflict if they
-    do not, if the log is intact, or where there is no cluster.
+    The files must contain everything that is left of the log, unchanged, and nothing beyond it.
+
+    Raises Conflict if they do not, if the log is intact, or where there is no cluster.
     """
     return REPAIR_ROUTE.ask(store, idempotent=False, wait=None)
 
@@ -921,11 +926,11 @@ def backup(
 ) -> ClientRequest[StoreBackupAnswer]:
     """Back up one store.
 
-    Back up a store into a folder below the server's `backup_dir`; after the first backup, only what is new.
+    Back up a store into a folder below the server's `backup_dir`.
 
-    Writes continue during the backup. Every commit from `first` to `sequence`, and every time from `since` to
-    `taken_at`, can be restored. An interrupted backup leaves the previous one unchanged. When kgserve is used as a
-    library, any folder is allowed.
+    Copies the changes since the last backup there, or everything. Writes continue during the backup. Every commit from
+    `first` to `sequence`, and every time from `since` to `taken_at`, can be restored. An interrupted backup leaves the
+    previous one unchanged. When kgserve is used as a library, any folder is allowed.
 
     Raises NotFound, Forbidden for a folder outside of `backup_dir`, Conflict while another backup uses the folder.
     """
@@ -1540,16 +1545,15 @@ def consolidate(
 ) -> ClientRequest[ConsolidationReport]:
     """Merge memories that state the same fact.
 
-    Makes one of memories that say the same, where each two of them are more similar than the threshold.
+    Merge memories that say the same, in clusters in which each pair exceeds the similarity threshold.
 
-    Only memories of the same type and layer, and never episodes. The one of the highest effective confidence stays, and
-    takes over what the others say, their tags, metadata and relations; the others are withdrawn. `guard` keeps apart
-    what differs in numbers, negation, names or opposites, and tells it as `kept_apart`. `dry_run` tells what would
-    be done, `apply` does exactly that, or is refused if one of the memories has changed since. An undo takes it back.
+    Only memories of the same type and layer are merged, and never episodes. The one with the highest effective
+    confidence remains and takes over the content, tags, metadata and relations of the others, which are withdrawn.
+    `guard` keeps apart memories that differ in numbers, negation, names or opposites, and reports them as `kept_apart`.
+    `dry_run` returns a plan; `apply` carries out exactly that plan, or fails if a memory changed. A run can be undone.
 
-    Raises Conflict for a plan that is outdated or unknown, and Unavailable while vectors of
-    memories are yet to be made: nothing is merged then. Where no embedding model answers only the wording counts, and
-    `near_checked` is false.
+    Raises Conflict for an outdated or unknown plan, and Unavailable while embeddings are being computed; nothing is
+    merged then. Without an embedding model only the wording is compared, and `near_checked` is false.
     """
     return CONSOLIDATE_ROUTE.ask(
         store,
@@ -1567,7 +1571,7 @@ def consolidate(
 def consolidations(store: str, *, limit: int = 20) -> ClientRequest[ConsolidationRuns]:
     """List the runs of consolidation.
 
-    The runs of consolidation, the newest first: those that somebody asked for, and those of the store itself.
+    Return the consolidation runs of a store, newest first, both requested and automatic.
     """
     return CONSOLIDATIONS_ROUTE.ask(store, ConsolidationsQuery(limit=limit))
 
@@ -1575,12 +1579,12 @@ def consolidations(store: str, *, limit: int = 20) -> ClientRequest[Consolidatio
 def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> ClientRequest[ConsolidationUndone]:
     """Undo a run of consolidation.
 
-    Takes a run back: what it absorbed is there again, with its relations, and those that stayed are what they were.
+    Undo a run: restore the absorbed memories with their relations, and the previous state of the others.
 
-    No history is needed. A run that was broken off can be taken back as well, and so can the rest of one that was
-    partly taken back. What somebody has written since is refused, or with `force` stays.
+    No history is needed. Interrupted and partly undone runs can be undone too. Later changes cause a conflict; with
+    `force` they stay.
 
-    Raises NotFound, and Conflict, which names the memories that were changed since.
+    Raises NotFound, and Conflict with the ids of the memories that changed since.
     """
     return UNDO_CONSOLIDATION_ROUTE.ask(store, UndoConsolidationRequest(run_id=run_id, force=force), wait=None)
 
@@ -1588,11 +1592,11 @@ def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> Clien
 def prune_memories(store: str, *, dry_run: bool = False) -> ClientRequest[PruneReport]:
     """Soft-delete memories whose confidence has decayed.
 
-    Withdraws the memories that have faded below the store's threshold, or deletes them, as its settings say.
+    Withdraw or delete memories whose confidence is below the store's threshold, as its settings say.
 
-    Never those that are pinned (importance 1), domains and concepts, those that have children, and those written or
-    accessed within a day. The store does it by itself now and then, too, unless that is off. Raises Conflict once the
-    clock was set forward since the server started.
+    Protected are pinned memories (importance 1), domains and concepts, parents, and memories written or accessed within
+    a day. The store also prunes automatically unless that is off. Raises Conflict if the clock was set forward since
+    the server started.
     """
     return PRUNE_MEMORIES_ROUTE.ask(store, PruneMemoriesRequest(dry_run=dry_run), wait=None)
 

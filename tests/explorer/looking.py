@@ -33,7 +33,7 @@ _REFUSED = re.compile(r"Failed to load resource: the server responded with a sta
 
 @contextmanager
 def browsing() -> Generator[Browser]:
-    """One browser. Skips where there is none; where that must not be, it fails."""
+    """One browser. Skips if none is installed; fails where one is required."""
     chromium = program(next(filter(which, BROWSERS), BROWSERS[0]), "BROWSER_TESTS")
     # Chromium's sandbox refuses to run as root, as tests in containers do.
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -58,7 +58,7 @@ class Looking:
         self.refusals: set[int] = set()
         """Statuses that this test expects: browsers count each of them as an error."""
         self.cut_off = False
-        """Whether this test cuts the connection to the server, which browsers count as an error, too."""
+        """True if this test cuts the connection to the server, which browsers report as an error, too."""
 
     def context(self, **options: Any) -> BrowserContext:
         """Another person's browser, so to say; axe is at hand in its pages."""
@@ -111,7 +111,7 @@ def settled(page: Page) -> None:
 
 
 def drawn(page: Page) -> int:
-    """How many nodes are drawn."""
+    """Return the number of nodes that are drawn."""
     return int(page.locator("canvas").get_attribute("data-drawn") or 0)
 
 
@@ -122,7 +122,7 @@ def with_axe(context: BrowserContext) -> BrowserContext:
 
 
 def faults(page: Page, *rules: str) -> list[str]:
-    """What axe finds that is serious, by rule and place; by these rules alone if any are named."""
+    """Return the serious violations that axe finds, by rule and place; limited to the named rules, if any."""
     levels = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
     wanted = {"runOnly": {"type": "rule", "values": list(rules)} if rules else levels}
     found = page.evaluate("async wanted => (await axe.run(wanted)).violations", wanted)

@@ -1,4 +1,4 @@
-"""Stores to look at. Each has a few commits, so that there is something to look back to."""
+"""Sample stores for the explorer. Each has a few commits, so that it has a past."""
 
 from __future__ import annotations
 

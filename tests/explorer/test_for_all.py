@@ -119,7 +119,7 @@ def test_on_a_phone_there_is_one_column_and_nothing_lies_outside(looking: Lookin
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_nothing_moves_for_who_asked_for_stillness(looking: Looking, books: str) -> None:
+def test_reduced_motion_stops_all_animation(looking: Looking, books: str) -> None:
     page = looking.graph(books, reduced_motion="reduce")
     expect(page.get_by_role("button", name="Compare")).to_be_visible()
     expect(page.get_by_role("button", name="Play")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""What changes, as it changes; and one stream for all tabs."""
+"""Live updates of the page; one event stream for all tabs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memories have besides, and nodes of other stores."""
+"""Additional details of memories, and nodes of other stores."""
 
 from __future__ import annotations
 

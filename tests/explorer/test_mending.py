@@ -1,4 +1,4 @@
-"""Correcting, retiring, deleting; and two who write at once."""
+"""Editing, retiring and deleting nodes; concurrent editors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_edit_is_a_version_based_on_what_was_seen(
     assert now["version"] == 3
 
 
-def test_two_who_write_at_once_see_both_sides(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
+def test_concurrent_editors_see_both_versions(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
     looking.refusals = {409}
     page = looking.graph(books, "?node=persuasion")
     details = page.get_by_role("region", name="Details")

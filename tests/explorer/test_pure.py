@@ -1,4 +1,4 @@
-"""What needs no page, in the same browser: links, the model, the clocks, labels, places, what the renderer draws."""
+"""Modules that need no page, in the same browser: links, model, clocks, labels, layout, renderer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
 
 
 def run(page: Page, module: str, script: str) -> Any:
-    """What a script answers to which a module is given as ``m``."""
+    """Return the result of a script; the module is available as ``m``."""
     return page.evaluate(f"async () => {{ const m = await import('/explorer/{module}'); {script} }}")
 
 

@@ -45,7 +45,7 @@ def test_what_was_true_at_a_time(looking: Looking, books: str) -> None:
     assert "valid_at=188" in page.url
 
 
-def test_two_commits_beside_each_other(looking: Looking, books: str) -> None:
+def test_two_commits_side_by_side(looking: Looking, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
     page.get_by_role("button", name="Compare").click()
     compared = page.get_by_role("region", name="Compare")

@@ -1,4 +1,4 @@
-"""Whether a command line of kgserve that stands in a file could be run: its commands and options exist."""
+"""Check that command lines in files could be run: their commands and options exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
 def fault(words: list[str]) -> str | None:
-    """What is wrong with ``kgserve``'s arguments, None when nothing is."""
+    """Return the fault of ``kgserve``'s arguments, or None."""
     command: click.Command = kgserve
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):

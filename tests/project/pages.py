@@ -41,7 +41,7 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with its mark, None when nothing is."""
+        """Return the fault of its mark, or None."""
         kind, colon, reason = self.mark.partition(": ")
         if kind == "shown":
             return None if colon and reason.strip() else "`shown` needs a reason"
@@ -64,4 +64,4 @@ def pages() -> list[Path]:
 
 
 MARKED = [*pages(), *PAPERS]
-"""What has code blocks with marks."""
+"""Files with marked code blocks."""

@@ -59,7 +59,7 @@ def ready_commands(folder: Path) -> Generator[Path]:
 
 
 def main(descriptor: str) -> None:
-    """Fork a command for each who asks."""
+    """Fork a command for each request."""
     for each in IMPORTED:
         import_module(each)
     gc.freeze()
@@ -77,7 +77,7 @@ def main(descriptor: str) -> None:
 
 
 def _guard(asking: socket.socket) -> None:
-    """Fork the command, and tell its exit code to who asked; the command returns from here."""
+    """Fork the command and send its exit code to the client; the child process returns from here."""
     head, streams, _flags, _address = socket.recv_fds(asking, 8, 3)
     told = asking.recv(int.from_bytes(head, "little"), socket.MSG_WAITALL)
     command = os.fork()

@@ -1,6 +1,6 @@
-"""Who serves from one machine meets nothing of the cluster: no module of it is imported, nor of its servers' client.
+"""A server without a cluster imports no module of the cluster, nor the client of its servers.
 
-Nor is pydantic, which Litestar imports for types that nobody uses here.
+Nor does it import pydantic, which Litestar imports for unused types.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def of(name: str, stage: int | None = None) -> list[str]:
 
 
 def final(name: str) -> str:
-    """What the last instruction of this name in the final stage says."""
+    """Return the value of the last instruction of this name in the final stage."""
     return of(name, LAST)[-1]
 
 
@@ -287,7 +287,7 @@ def environment_file(path: Path = SYSTEMD / "kgserve.env") -> dict[str, str]:
 
 
 def command_of(service: configparser.SectionProxy) -> list[str]:
-    """What a service runs in the end; a shell before it may add options."""
+    """Return the command that a service finally runs; a shell before it may add options."""
     words = shlex.split(service["ExecStart"])
     return words[4:] if words[:2] == ["/bin/sh", "-c"] else words
 
@@ -337,7 +337,7 @@ def test_backups_go_to_a_place_that_may_be_written() -> None:
     assert words[words.index("--to") + 1] == service["ReadWritePaths"]
 
 
-def test_backups_begin_anew_on_sundays() -> None:
+def test_full_backups_run_on_sundays() -> None:
     service = unit(SYSTEMD / "kgserve-backup.service")["Service"]
     # As systemd reads it: doubled signs are single ones.
     words = shlex.split(service["ExecStart"].replace("$$", "$").replace("%%", "%"))

@@ -82,7 +82,7 @@ def run_in_order(page: Path, server: Running, commands: Path, folder: Path) -> N
 
 
 def output(block: Block, server: Running, commands: Path, folder: Path) -> str:
-    """What a block prints when it is run against the server."""
+    """Return the output of a block that runs against the server."""
     text = re.sub(r"(localhost|127\.0\.0\.1):8080", server.url.removeprefix("http://"), block.text)
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), environment()["PATH"]])
     variables = environment({"PATH": path, "KGSERVE_DATA_DIR": str(server.data), "HOME": str(folder)})

@@ -1,4 +1,4 @@
-"""What `make docs` writes is what the program would write now; `make check` runs this, too."""
+"""Generated files are up to date; `make check` runs this, too."""
 
 from __future__ import annotations
 

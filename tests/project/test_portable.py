@@ -1,4 +1,4 @@
-"""What set-up compiles runs on any processor of its kind, not only on the machine's own."""
+"""Extensions that the setup compiles run on every x86-64 processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the project as a whole."""
+"""Structural rules of the whole project."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_top_holds_few_packages() -> None:
 
 
 FOLLOWERS = ("kgserve/projections", "kgserve/stores", "kgserve/memory")
-"""Where classes are that follow the journal of a store."""
+"""Folders with classes that follow the journal of a store."""
 READERS_OF_THE_JOURNAL = {
     "kgserve/projections/base.py": "follows it for all projections",
     "kgserve/stores/scratch_database.py": "a copy for one statement, thrown away when it cannot follow at once",

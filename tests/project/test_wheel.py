@@ -37,7 +37,7 @@ created: int = Client().store("team").inject([{"id": "a", "type": "note"}]).node
 wrong: str = Client().store("team").inject([{"id": "a", "type": "note"}]).nodes_created
 """
 SLOW = pytest.mark.timeout(300)
-"""Building and installing take seconds, and longer beside a busy neighbour."""
+"""Building and installing take seconds, and longer on a busy machine."""
 
 
 class Installed(msgspec.Struct, frozen=True):

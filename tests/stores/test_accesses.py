@@ -136,7 +136,7 @@ def test_deleting_a_node_drops_its_buffered_accesses(tmp_path: Path) -> None:
 
 
 def test_imported_accesses_replace_buffered_ones(tmp_path: Path) -> None:
-    """An import sets the access count of a memory; buffered accesses from before it are dropped."""
+    """An import sets the access count of a memory; earlier buffered accesses are dropped."""
     with opened(tmp_path) as store:
         write(store, batch(*"ab"))
         journaled(store)

@@ -197,7 +197,7 @@ def _faults(folder: Path, base: BackupBase) -> Iterator[str]:
 
 
 def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
-    """Return what is wrong with a journal piece, including damage from before it was copied and gaps before it."""
+    """Return what is wrong with a journal piece, including damage that is older than the copy, and gaps before it."""
     if (fault := fault_of_piece(folder, piece)) is not None:
         return fault
     if due is not None and piece.first != due:

@@ -82,7 +82,7 @@ KNOWN = {
     kind: tuple(form for form in forms if form.partition(" ")[0].lower() in ALLOWED_FUNCTIONS)
     for kind, forms in SIGNATURES.items()
 }
-"""Those of them that the product has."""
+"""The functions that the product implements."""
 
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\\": "\\\\"}
 

@@ -166,7 +166,7 @@ def test_a_future_as_of_is_the_current_state(tmp_path: Path) -> None:
             assert node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of).node.content == "2"
 
 
-def test_the_store_is_empty_as_of_before_its_first_commit(tmp_path: Path) -> None:
+def test_as_of_a_time_preceding_the_first_commit_is_empty(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch("a", "b", edges=[("a", "b", "R")]))
         for as_of in ("0", "1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z"):

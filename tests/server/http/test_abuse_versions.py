@@ -48,7 +48,7 @@ def api(http: httpx.Client) -> str:
 
 @pytest.fixture(scope="module")
 def untouched(http: httpx.Client) -> str:
-    """That store, for requests that must be refused."""
+    """The same store, for requests that must be refused."""
     return fill(http, "/api/memory/refusing-versions")
 
 
