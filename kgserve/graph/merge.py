@@ -121,7 +121,7 @@ def _plan_merge(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: 
         delete_edges=[row.key for row in edges],
         delete_links=[row.key for row in elsewhere],
         touch=False,
-        told=True,
+        return_rows=True,
         cost=cost([taken.put], [*puts, *(put.edge for put in link_puts)])
         + sum(sum(map(len, row.key)) for row in edges),
     )
@@ -403,7 +403,7 @@ def _plan_unmerge(
     if _current_merge(rows, node_id, store) != seen:
         raise Unavailable(f"the merge of {node_id!r} was changed by another request; try again")
     if seen is None or past is None:
-        return _UnmergePlan(WriteBatch(nodes=[NodePut(0, node_id)], told=True))
+        return _UnmergePlan(WriteBatch(nodes=[NodePut(0, node_id)], return_rows=True))
     moved = _moved_edges(rows, past.edges, node_id, seen.into)
     there = rows.edges([*moved])
     going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _is_same_edge(row, moved[key])]
@@ -419,7 +419,7 @@ def _plan_unmerge(
         delete_edges=[(node_id, seen.into, MERGED_INTO), *going],
         delete_links=elsewhere.going,
         touch=False,
-        told=True,
+        return_rows=True,
         cost=cost(nodes, [*puts, *(put.edge for put in elsewhere.puts)]) + sum(sum(map(len, key)) for key in going),
     )
     restored = len(past.edges) + len(past.links)

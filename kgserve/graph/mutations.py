@@ -240,7 +240,7 @@ def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
             raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}")
         end = _end_of_validity(row, valid_to)
         put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
-        return WriteBatch(nodes=[put], told=True, cost=len(node_id))
+        return WriteBatch(nodes=[put], return_rows=True, cost=len(node_id))
 
     return _submit_retirement(graph, batch)
 
@@ -265,7 +265,7 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
         extras = EdgeExtrasPut(created_by=author, valid_to=_end_of_validity(row, valid_to))
         put = EdgePut(0, row.key, extras=extras)
         edges, links = ([], [LinkPut(key.store, put)]) if isinstance(key, LinkKey) else ([put], [])
-        return WriteBatch(edges=edges, links=links, touch=False, told=True, cost=sum(map(len, row.key)))
+        return WriteBatch(edges=edges, links=links, touch=False, return_rows=True, cost=sum(map(len, row.key)))
 
     return _submit_retirement(graph, batch)
 

@@ -106,7 +106,7 @@ _EMPTY_EXTRAS: dict[str, Any] = {
 
 def node_batch(put: NodePut) -> WriteBatch:
     """Return the write of one node, whose report contains the row written."""
-    return WriteBatch(nodes=[put], told=True, cost=cost([put], []))
+    return WriteBatch(nodes=[put], return_rows=True, cost=cost([put], []))
 
 
 def written(report: Report) -> NodeRow:
@@ -302,7 +302,7 @@ def _queue_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> Future[Repo
     edges = [put for put in puts if isinstance(put, EdgePut)]
     links = [put for put in puts if isinstance(put, LinkPut)]
     size = cost([], [*edges, *(put.edge for put in links)])
-    batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, told=True, cost=size)
+    batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, return_rows=True, cost=size)
     try:
         return store.submit(batch, VERSION_QUEUE_TIMEOUT_SECONDS)
     except KgserveError as error:

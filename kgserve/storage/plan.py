@@ -546,7 +546,7 @@ def plan(
     for access in batch.accesses:
         draft.access(access)
     change = draft.change_set(state)
-    if batch.told:
+    if batch.return_rows:
         draft.report.rows, draft.report.before = _named_rows(batch, workspace), draft.removed
     return change, draft.finish_report(change.sequence if change else state.sequence)
 
@@ -606,7 +606,7 @@ def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: s
 
 def _field_path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
     # A request for a single row sends no list, and its field for the type is `kind`.
-    if batch.told:
+    if batch.return_rows:
         return "kind" if field == "type" else field
     return f"{rows}[{index}].{field}"
 

@@ -619,7 +619,7 @@ def _gather_rows(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> 
 
 def _only_puts(batch: WriteBatch) -> bool:
     """Return whether a batch neither deletes rows nor needs more than the keys of unchanged ones."""
-    return not (batch.delete_nodes or batch.delete_edges or batch.touch or batch.told)
+    return not (batch.delete_nodes or batch.delete_edges or batch.touch or batch.return_rows)
 
 
 def _unchanged_edges(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:

@@ -126,7 +126,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     partial: omit invalid rows instead of rejecting the batch.
 
-    told: return the resulting rows in the report.
+    return_rows: include the resulting rows in the report.
 
     forgets: do not keep the last versions of deleted nodes.
 
@@ -144,7 +144,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     accesses: list[Access] = []
     touch: bool = True
     partial: bool = False
-    told: bool = False
+    return_rows: bool = False
     forgets: bool = False
     cost: int = 0
 
