@@ -243,7 +243,9 @@ def sources(
                 raise NotFound(f"{folder} holds no backup of store {store!r}; it holds {held}")
             names = [kept.there(store).store]
     if into is not None and len(names) != 1:
-        raise InvalidInput(f"`as` requires a single store, but the backup holds {len(names)}; name one with `store`.")
+        raise InvalidInput(
+            f"`as` requires a single store, but the backup holds {len(names)} stores; name one with `store`."
+        )
     return [Source(name, into or name, until) for name in names]
 
 
