@@ -223,8 +223,8 @@ def test_cypher_for_another_schema_is_told_of_this_one(server: Running, store: s
     query = "MATCH (p:Person)-[:KNOWS]->(:Person) WHERE p.name = 'x.y' RETURN p.name"
     said = refusal(server.url, "auto", "query_cypher", index=store, query=query)
     for instead in (
-        "write :Entity for :Person",
-        "write :RELATES_TO for :KNOWS",
+        "replace :Person by :Entity",
+        "replace :KNOWS by :RELATES_TO",
         "write id for name",
         "nodes have id, ",
     ):
