@@ -457,19 +457,19 @@ def _text(value: str, path: str) -> str:
 
 def _map(value: dict[str, Any], path: str, depth: int) -> dict[str, Any]:
     if not value:
-        raise InvalidInput.at(path, "an empty map has no type")
+        raise InvalidInput.at(path, "an empty map is not supported because its type is unknown")
     if set(value) == {"key", "value"}:
         raise InvalidInput.at(path, 'the engine misinterprets a map with only the keys "key" and "value"; rename one')
     ready: dict[str, Any] = {}
     for name, part in value.items():
         _text(name, path)
         if not name or "\0" in name:
-            raise InvalidInput.at(path, "a key is empty or has a NUL")
+            raise InvalidInput.at(path, "a key must not be empty or contain a NUL character")
         ready[name] = _value(part, f"{path}.{name}", depth + 1)
         if depth == 0 and not _is_typed(ready[name]):
-            raise InvalidInput.at(f"{path}.{name}", "null and empty lists have no type here; leave the key out")
+            raise InvalidInput.at(f"{path}.{name}", "null and empty lists are not supported here; omit the key")
     if len({name.lower() for name in ready}) < len(ready):
-        raise InvalidInput.at(path, "two keys differ only in case")
+        raise InvalidInput.at(path, "two keys differ only in case, which the engine ignores")
     return ready
 
 
@@ -481,7 +481,7 @@ def _list(items: list[Any], path: str, depth: int) -> list[Any]:
     if len(kinds) > 1:
         raise InvalidInput.at(path, f"a list must hold values of one type; this one holds: {', '.join(sorted(kinds))}")
     if ready and not kinds:
-        raise InvalidInput.at(path, "a list of nulls has no type")
+        raise InvalidInput.at(path, "a list of nulls is not supported because its type is unknown")
     if kinds == {"map"}:
         return _maps(ready, path)
     if kinds == {"list"}:
@@ -502,14 +502,16 @@ def _maps(items: list[dict[str, Any] | None], path: str) -> list[dict[str, Any]]
     names: dict[str, list[Any]] = {}
     for index, item in enumerate(items):
         if item is None:
-            raise InvalidInput.at(f"{path}[{index}]", "null among maps crashes the engine")
+            raise InvalidInput.at(f"{path}[{index}]", "a list of maps must not contain null")
         for name in item:
             names.setdefault(name, [])
     for name, column in names.items():
         column.extend((item or {}).get(name) for item in items)
         names[name] = _list(column, f"{path}[].{name}", 0)
         if not any(_is_typed(part) for part in names[name]):
-            raise InvalidInput.at(f"{path}[].{name}", "no value says what type this key has")
+            raise InvalidInput.at(
+                f"{path}[].{name}", "the type of this key is unknown because all its values are null or empty"
+            )
     return [{name: column[row] for name, column in names.items()} for row in range(len(items))]
 
 
@@ -520,7 +522,7 @@ def _lists(items: list[list[Any] | None], path: str) -> list[list[Any]]:
         raise InvalidInput.at(f"{path}[{items.index(None)}]", what)
     flat = _list([part for item in items if item for part in item], f"{path}[]", 0)
     if not flat:
-        raise InvalidInput.at(path, "a list of empty lists has no type")
+        raise InvalidInput.at(path, "a list of empty lists is not supported because its type is unknown")
     parts = iter(flat)
     return [[next(parts) for _ in item or ()] for item in items]
 

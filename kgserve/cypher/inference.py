@@ -378,9 +378,7 @@ class Typer:
                 case Slice():
                     kind = self._slice(step, kind, scope)
                 case LabelTest():
-                    what = (
-                        "labels cannot be tested here: the only label is :Entity; compare type, as in n.type = 'task'."
-                    )
+                    what = "labels cannot be tested; the only label is :Entity. Compare type, as in n.type = 'task'."
                     raise self._context.refuse(step.start, f"{what} Found")
         return kind
 

@@ -97,7 +97,9 @@ class TextRules:
         text = call.arguments[0]
         if not self._is_plain(text):
             # Wraps the call, because engines lose texts if a replacement varies by row (`tie_bounds`).
-            failing = self._failing(text, unknown, f"{call.name}() of letters without a single other case")
+            failing = self._failing(
+                text, unknown, f"{call.name}() does not support letters whose other case has several characters"
+            )
             self._context.edits.around(call.start, call.end, f"(CASE {failing} WHEN 0 THEN ", " END)")
         self._around(text, "regexp_replace(", f", '{letter}', '{several}', 'g')")
 
@@ -162,7 +164,7 @@ class TextRules:
         """Fail if the text has letters of several code points, which the engine counts as one."""
         text, count, filler = call.arguments
         failing = [
-            self._failing(each, _JOINING_CHARACTERS, f"{call.name}() of letters that are joined")
+            self._failing(each, _JOINING_CHARACTERS, f"{call.name}() does not support combining characters")
             for each in (text, filler)
             if not self._is_plain(each)
         ]

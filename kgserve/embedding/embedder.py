@@ -297,7 +297,9 @@ class OpenAIEmbedder:
             some = order[start : start + self._batch]
             rows = self._embed_some([texts[index][:MAX_SENT_CHARS] for index in some])
             if rows.shape[1] != dimensions:
-                raise Unavailable(f"{self.model_id} gave vectors of {rows.shape[1]} dimensions, not {dimensions}", 60)
+                raise Unavailable(
+                    f"{self.model_id} returned vectors of {rows.shape[1]} dimensions instead of {dimensions}", 60
+                )
             vectors[some] = rows
         return vectors
 

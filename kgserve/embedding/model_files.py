@@ -88,7 +88,7 @@ def checked_manifest(folder: Path, name: str) -> ModelManifest:
     try:
         manifest = read_manifest(folder)
     except FileNotFoundError:
-        raise Unavailable(f"there is no embedding model in {folder}; {remedy}") from None
+        raise Unavailable(f"no embedding model in {folder}; {remedy}") from None
     except (OSError, msgspec.MsgspecError) as error:
         raise Unavailable(f"{folder / MODEL_MANIFEST_FILE} cannot be read ({error}); {remedy}") from None
     fault = (

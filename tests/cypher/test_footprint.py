@@ -83,6 +83,7 @@ class Questions:
         self._random = source
 
     def next(self) -> str:
+        """Return a random statement."""
         pick = self._random.choice
         if pick((True, True, False)):
             middle, names = self._match("ab"), "ab"

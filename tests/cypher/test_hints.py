@@ -12,12 +12,17 @@ NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property na
 @pytest.mark.parametrize(
     ("message", "statement", "said"),
     [
-        (NO_TABLE, "MATCH (p:Person) RETURN p.id", ["write :Entity for :Person and type = 'Person'"]),
-        (NO_TABLE, "MATCH (:`Person`) RETURN 1", ["write :Entity for :`Person` and type = 'Person'"]),
+        (NO_TABLE, "MATCH (p:Person) RETURN p.id", ["replace :Person by :Entity and type = 'Person'"]),
+        (NO_TABLE, "MATCH (:`Person`) RETURN 1", ["replace :`Person` by :Entity and type = 'Person'"]),
         (
             NO_TABLE,
             "MATCH (a:Person)-[r:KNOWS|LIKES]->(b) WHERE a.name = b.title RETURN a.id",
-            ["for :Person and", "write :RELATES_TO for :KNOWS|LIKES and", "write id for name", "write id for title"],
+            [
+                "replace :Person by",
+                "replace :KNOWS|LIKES by :RELATES_TO and",
+                "write id for name",
+                "write id for title",
+            ],
         ),
         (NO_PROPERTY, "MATCH (e:Entity {name: 'a'}) RETURN e", ["write id for name; nodes have id, type, "]),
         (NO_PROPERTY, "MATCH (e:Entity) RETURN e.colour", ["nodes have id, ", "edges relation_type, weight, "]),

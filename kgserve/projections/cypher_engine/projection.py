@@ -232,7 +232,7 @@ class EngineProjection(Projection):
             self.follow(sequence)
             engine = self._engine or self._start()
             if engine.width < width:
-                engine = self._widen("a statement names what the file has no columns for", width)
+                engine = self._widen("a statement names columns that the file lacks", width)
             return engine
         except EngineFailed as error:
             # Causes include a full disk. The next statement tries again.
@@ -314,7 +314,7 @@ class EngineProjection(Projection):
 
     @override
     def _apply_all(self, rows: Rows) -> int:
-        self.heal("the journal begins after what it has seen")
+        self.heal("the journal begins after the last applied commit")
         return self.sequence
 
     def _discard_if_lost(self) -> None:
@@ -514,7 +514,7 @@ class EngineProjection(Projection):
         engine = Engine(self.layout.engine, self.options)
         try:
             if engine.state != mark.state:
-                raise EngineFailed("the engine does not hold the state that it was left in")
+                raise EngineFailed("the engine's state differs from the state recorded when it was closed")
             if not engine.is_current:
                 raise EngineFailed("the engine's file has another schema")
         except BaseException:

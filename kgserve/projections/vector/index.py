@@ -65,7 +65,7 @@ class VectorHit(msgspec.Struct, frozen=True):
     similarity: float
 
 
-class _Entities(msgspec.Struct):
+class _EntityTable(msgspec.Struct):
     """Entity, type and first commit of each label; an empty id marks an unused label."""
 
     ids: list[str]
@@ -153,7 +153,7 @@ class VectorIndex:
         """
         if vectors.shape != (len(ids), self._dimensions) or not np.isfinite(vectors).all():
             raise ValueError(
-                f"vectors of shape {vectors.shape} for {len(ids)} entities of {self._dimensions} dimensions"
+                f"expected finite vectors of shape ({len(ids)}, {self._dimensions}), got shape {vectors.shape}"
             )
         since = since or [0] * len(ids)
         for first in range(0, len(ids), _PUT_BATCH_VECTORS):
@@ -196,7 +196,7 @@ class VectorIndex:
         aside.mkdir(parents=True)
         # No lock: only this thread changes the index, and saving a large graph takes half a second.
         columns = self._columns
-        entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.facets())
+        entities = _EntityTable(self._ids, columns.types, columns.since.tolist(), columns.facets())
         (aside / _ENTITIES_FILE).write_bytes(msgspec.msgpack.encode(entities))
         # A text can be inferred from its vector, so deleted vectors are blanked.
         unused = np.array([label for label, node_id in enumerate(self._ids) if not node_id], np.int64)
@@ -393,7 +393,7 @@ class VectorIndex:
         found = manifest.read(self._folder, VECTOR_INDEX_KIND, self._model) if self._folder.is_dir() else None
         if found is None:
             return False
-        entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES_FILE).read_bytes())
+        entities = msgpack_decoder(_EntityTable).decode((self._folder / _ENTITIES_FILE).read_bytes())
         self._ids = entities.ids
         self._columns.add(entities.types, entities.since, entities.facets)
         self._labels = {node_id: label for label, node_id in enumerate(self._ids) if node_id}
@@ -455,7 +455,7 @@ def _map_graph_elements(path: Path, labels: int, dimensions: int, mode: Literal[
         header = file.read(_HNSW_HEADER_BYTES)
     _, _, count, size, label_at, vector_at, _ = _HNSW_HEADER.unpack_from(header)
     if count != labels or label_at + 8 > size or vector_at + 4 * dimensions > size:
-        raise ValueError(f"{path} is not laid out as expected")
+        raise ValueError(f"{path} has an unexpected layout")
     content = np.memmap(path, np.uint8, mode)
     element = np.dtype(
         {
@@ -468,5 +468,5 @@ def _map_graph_elements(path: Path, labels: int, dimensions: int, mode: Literal[
     elements = np.ndarray(count, element, content, _HNSW_HEADER_BYTES)
     order = np.argsort(elements["label"], kind="stable")
     if not np.array_equal(elements["label"][order], np.arange(count)):
-        raise ValueError(f"{path} holds other labels than expected")
+        raise ValueError(f"{path} has unexpected labels")
     return elements, order

@@ -223,8 +223,8 @@ def test_cypher_errors_name_the_labels_of_this_schema(server: Running, store: st
     query = "MATCH (p:Person)-[:KNOWS]->(:Person) WHERE p.name = 'x.y' RETURN p.name"
     said = refusal(server.url, "auto", "query_cypher", index=store, query=query)
     for instead in (
-        "write :Entity for :Person",
-        "write :RELATES_TO for :KNOWS",
+        "replace :Person by :Entity",
+        "replace :KNOWS by :RELATES_TO",
         "write id for name",
         "nodes have id, ",
     ):

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 _ERRORS_BY_ENGINE_TEXT: tuple[tuple[str, type[KgserveError], str], ...] = (
     ("Interrupted.", TimedOut, "the query ran into its time limit and was stopped"),
     ("No space left on device", StorageFull, "the disk is full; free some space and try again"),
-    ("Buffer manager exception", Unavailable, "the query needs more memory than the store's page cache has"),
+    ("Buffer manager exception", Unavailable, "the query needs more memory than the store's page cache"),
     ("Parser exception", InvalidInput, "the query cannot be parsed"),
     ("Binder exception", InvalidInput, "the query does not fit the schema"),
 )
@@ -52,8 +52,8 @@ _QUOTED_NAME_PATTERN = re.compile(
     r"(?:Variable|function|Function|Table|property|Parameter|parameter) `?(?P<name>\w+)`?"
 )
 OUT_OF_MEMORY_MESSAGE = (
-    "the statement needs more memory than the engine may take; narrow it, or raise KGSERVE_BUFFER_POOL_MB for its page"
-    " cache and KGSERVE_ENGINE_MEMORY_MB for all that its process takes"
+    "the statement exceeds the engine's memory limit; narrow it, or raise KGSERVE_BUFFER_POOL_MB (page cache) and"
+    " KGSERVE_ENGINE_MEMORY_MB (whole process)"
 )
 
 
@@ -166,7 +166,7 @@ def _hint_of_labels(text: str) -> str:
 
 
 def _label_suggestion(known: str, name: str, field: str) -> str:
-    return f"write :{known} for :{name} and {field} = '{name.replace('`', '')}' where that is meant"
+    return f"replace :{name} by :{known} and {field} = '{name.replace('`', '')}'"
 
 
 def _unknown_labels(pattern: re.Pattern[str], text: str) -> list[str]:
@@ -191,4 +191,4 @@ def _hint_of_properties(text: str) -> str:
 def _available_properties() -> str:
     own = 'WHERE e.attributes CONTAINS \'"status":"open"\''
     fields = f"nodes have {', '.join(_NODE_PROPERTIES)}; edges {', '.join(_EDGE_PROPERTIES)}"
-    return f"; {fields}; what is your own is in attributes, which is JSON text: {own}"
+    return f"; {fields}; custom properties are in attributes, which is JSON text: {own}"

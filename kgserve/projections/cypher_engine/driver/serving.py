@@ -89,7 +89,7 @@ class EngineFile:
         return Opened(State.of(copying.state(writer)), writer.width, database.is_current(writer))
 
     def _serve(self, options: FileOptions, opened: database.OpenFile) -> DriverSession:
-        """Have a file in service; the memory of this process is bounded from here on."""
+        """Put a file in service, and limit the memory of this process."""
         self.options = options
         self._database, self.writer = opened
         _bound_memory(options.memory_bytes)
@@ -322,4 +322,4 @@ def _bound_memory(extra_bytes: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_AS, (used_bytes + extra_bytes, resource.RLIM_INFINITY))
     except (OSError, ValueError) as error:
-        raise Unavailable(f"the memory of the engine's process cannot be bounded: {error}") from error
+        raise Unavailable(f"cannot limit the memory of the engine's process: {error}") from error

@@ -257,13 +257,13 @@ def _check_assumptions(session: DriverSession, statement: Statement) -> None:
     message = ""
     if NO_LOOPS in statement.assumptions and session.rows(_MATCH_SELF_LOOP_COUNT)[0][0]:
         message = (
-            "this store has relationships from a node to itself, and the engine follows each twice where a pattern has"
-            " no direction or may be of no length: write a direction, as in -[]->, and *1.. for *0..; or leave them"
-            " out, with WHERE a.id <> b.id"
+            "this store has relationships from a node to itself, which the engine matches twice if a pattern has"
+            " no direction or may have length 0; add a direction, as in -[]->, and use *1.. instead of *0..; or exclude"
+            " them with WHERE a.id <> b.id"
         )
     elif FEW_RELATIONS in statement.assumptions and session.rows(_MATCH_EDGE_COUNT)[0][0] > MAX_HOPS:
         message = (
-            f"the engine follows at most {MAX_HOPS} relationships in a path, which may be too few here: write an upper"
+            f"the engine follows at most {MAX_HOPS} relationships in a path, which may be too few here; add an upper"
             f" bound, such as -[*1..5]->"
         )
     if message:

@@ -244,7 +244,7 @@ class Channel:
                 self.process.end()
                 raise Unavailable("this store is closing; try again shortly")
             if not self.process.runs():
-                self.process.kill("it does not answer")
+                self.process.kill("it does not respond")
                 raise ProcessDied("the engine's process hung and is being restarted; try again")
 
     def _discard_reply(self) -> None:
@@ -262,7 +262,7 @@ class Channel:
         except (EOFError, OSError):
             self.process.has_ended()
             return
-        self.process.kill("it did not stop when it was interrupted")
+        self.process.kill("it ignored an interrupt")
 
     def interrupt(self) -> None:
         """Stop the statement that runs on this channel."""
