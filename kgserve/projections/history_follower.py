@@ -231,7 +231,6 @@ class HistoryFollower(JournalFollower):
 
     @override
     def close(self) -> None:
-        """Release the file."""
         self._pruning = None
         if self._history is not None:
             self._history.close()
@@ -384,10 +383,7 @@ class HistoryFollower(JournalFollower):
 
     @override
     def _apply_all(self, rows: Rows) -> int:
-        """Restore what snapshot and journal still contain of the past, if that is more than the current state.
-
-        Commits between the file and the snapshot become a gap.
-        """
+        # An older snapshot restores more of the past; commits between the file and the snapshot become a gap.
         snapshot = self._older_snapshot()
         if snapshot is None:
             self._apply_present(rows)

@@ -91,7 +91,6 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
 
     @override
     def close(self) -> None:
-        """Release the index; every write has left it sealed."""
         self._index = None
 
     @contextlib.contextmanager
@@ -124,14 +123,13 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
 
     @override
     def close(self) -> None:
-        """Release the index; every write has left it sealed."""
         if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         super().close()
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """Rewrite the whole index: tantivy keeps deleted texts until it merges segments."""
+        # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
         if not self._opened().holds(erasure.ids):
             return
         with self._rewritten() as rewritten, self.store.reading() as rows:
@@ -240,7 +238,6 @@ class VectorProjection(IndexProjection[VectorIndex]):
     @property
     @override
     def model(self) -> str:
-        """Model of the stored vectors."""
         return self._recorded_model() or self._embedder.model_id
 
     def change_model(self) -> None:
@@ -250,7 +247,6 @@ class VectorProjection(IndexProjection[VectorIndex]):
 
     @override
     def close(self) -> None:
-        """Save the vectors, so that the next opening reads them instead of computing them."""
         if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         self._index = None
@@ -332,7 +328,6 @@ class VectorProjection(IndexProjection[VectorIndex]):
 
     @override
     def check_model(self) -> None:
-        """Raise Conflict if the store's vectors are of another model than the server's."""
         recorded = self._recorded_model()
         if recorded is not None and recorded != self._embedder.model_id:
             raise Conflict(
@@ -458,7 +453,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """Rewrite the index from the history, which no longer contains the nodes."""
+        # The history no longer contains the nodes.
         if self._opened().holds(erasure.ids):
             self._rewrite()
 
@@ -530,7 +525,6 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
 
     @override
     def close(self) -> None:
-        """Release the files."""
         for each in (self._index, self._cache):
             if each is not None:
                 each.close()

@@ -85,7 +85,7 @@ class History(WrittenBesideReading):
 
     @override
     def close(self) -> None:
-        """Release the file, sealed. A file that was deleted or moved meanwhile is restored."""
+        # A file that was deleted or moved meanwhile is restored.
         with self._reading:
             self._reader.close()
         try:
@@ -326,8 +326,8 @@ class History(WrittenBesideReading):
     def erase(self, ids: Iterable[str], former: Iterable[str], through: int) -> None:
         """Erase the states of the nodes ``ids`` and of their edges that began by a commit.
 
-        Of the nodes ``former``, only past states are erased. The file is rewritten, so its free pages and its log
-        contain nothing of them. Concurrent reads continue.
+        The nodes ``former`` lose past states only. The file is rewritten, so its free pages and its log contain nothing
+        of them. Concurrent reads continue.
         """
         with self._writing:
             with self._writer as transaction:

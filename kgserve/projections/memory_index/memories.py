@@ -402,7 +402,6 @@ class Memories(Lookups):
 
     @override
     def close(self) -> None:
-        """Commit and release the file. Errors of a damaged file are suppressed."""
         with suppress(sqlite3.Error):
             self.commit()
         super().close()
