@@ -34,7 +34,7 @@ class ConflictIndex:
     def __init__(self, store: FollowedStore, embedded: Callable[[list[str]], Vector]) -> None:
         """Initialize an empty index. ``embedded`` returns the vectors of texts."""
         self._folder = store.layout.views / "heads"
-        self._embedded = embedded
+        self._embed = embedded
         self._lock = threading.Lock()
         self._index: KeywordIndex | None = None
         self._version: tuple[int, tuple[str, ...]] | None = None
@@ -79,7 +79,7 @@ class ConflictIndex:
         meanings = {key: text.meaning for key in keys if (text := texts.get(key)) is not None and text.meaning}
         if new := [key for key in meanings if key not in vectors][:CONFLICT_EMBEDDING_BATCH_SIZE]:
             # Another thread may do the same; a vector lost to that race is computed again.
-            vectors = vectors | dict(zip(new, self._embedded([meanings[key] for key in new]), strict=True))
+            vectors = vectors | dict(zip(new, self._embed([meanings[key] for key in new]), strict=True))
             self._vectors = vectors
         return {key: vectors[key] for key in meanings if key in vectors}
 

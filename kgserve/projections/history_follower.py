@@ -231,7 +231,6 @@ class HistoryFollower(JournalFollower):
 
     @override
     def close(self) -> None:
-        """Release the file."""
         self._pruning = None
         if self._history is not None:
             self._history.close()
@@ -384,10 +383,7 @@ class HistoryFollower(JournalFollower):
 
     @override
     def _apply_all(self, rows: Rows) -> int:
-        """Restore what snapshot and journal still contain of the past, if that is more than the current state.
-
-        Commits between the file and the snapshot become a gap.
-        """
+        # An older snapshot restores more of the past; commits between the file and the snapshot become a gap.
         snapshot = self._older_snapshot()
         if snapshot is None:
             self._apply_present(rows)
@@ -405,7 +401,7 @@ class HistoryFollower(JournalFollower):
             self._restore_from(rows)
             return
         if rows.at and self.store.description.history_from == 0 and self.store.journal.oldest > 1:
-            self._note_loss(rows.at)
+            self._report_loss(rows.at)
             self._restore_from(rows)
             return
         links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
@@ -415,7 +411,7 @@ class HistoryFollower(JournalFollower):
         manifest = verify(snapshot)
         history = self._opened()
         if not history.sequence and not history.gaps:
-            self._note_loss(manifest.sequence)
+            self._report_loss(manifest.sequence)
         links = chain.from_iterable(read_links(snapshot))
         history.restore(read_nodes(snapshot), read_edges(snapshot), links, manifest.sequence, manifest.time)
         gaps = [*map(describe_gap, history.gaps)]
@@ -438,7 +434,7 @@ class HistoryFollower(JournalFollower):
                     return snapshot
         return None
 
-    def _note_loss(self, sequence: int) -> None:
+    def _report_loss(self, sequence: int) -> None:
         """Report that no file contains the history before a commit; it becomes a gap."""
         oldest = self.store.journal.oldest
         self.damage = f"the file was missing and the journal begins at sequence {oldest}: older history is lost"

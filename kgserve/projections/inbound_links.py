@@ -211,7 +211,7 @@ class _StoreLinkProjection(Projection):
 
     @override
     def close(self) -> None:
-        """Do nothing; `InboundLinks.close` releases the file."""
+        pass  # `InboundLinks.close` releases the file
 
     @override
     def _open(self) -> int:

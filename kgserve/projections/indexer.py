@@ -62,7 +62,6 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
 
     @override
     def close(self) -> None:
-        """End the threads and close the embedders; the stores are closed already."""
         ended = [thread.close() for thread in self._threads]
         self.left_behind = not all(ended)
         self.embedder.close()
@@ -74,7 +73,6 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
 
     @override
     def _served(self, own: Indexes) -> tuple[tuple[FollowerThread, StoreIndex[Any]], ...]:
-        """Return all indexes of a store, each with the thread that serves it."""
         return (
             (self._keyword, own.keyword),
             (self._vector, own.vector),
@@ -84,7 +82,6 @@ class Indexer(StoreWorker[FollowedStore, Indexes]):
 
     @override
     def _let_go(self, own: Indexes) -> None:
-        """Stop following a store, and save its vectors."""
         own.heads.clear()
         for thread, follower in self._served(own):
             about = {"store": follower.store.name, "index": follower.name}

@@ -91,7 +91,6 @@ class StoreKeywordIndex(StoreIndex[KeywordIndex]):
 
     @override
     def close(self) -> None:
-        """Release the index; every write has left it sealed."""
         self._index = None
 
     @contextlib.contextmanager
@@ -124,20 +123,19 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
 
     @override
     def close(self) -> None:
-        """Release the index; every write has left it sealed."""
         if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         super().close()
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """Rewrite the whole index: tantivy keeps deleted texts until it merges segments."""
+        # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
         if not self._opened().holds(erasure.ids):
             return
         with self._rewritten() as rewritten, self.store.reading() as rows:
             self.pending = rows.state.nodes
             try:
-                rewritten.write(self._counted(self._texts_of(rows)), (), rows.at, bulk=True)
+                rewritten.write(self._with_progress(self._texts_of(rows)), (), rows.at, bulk=True)
             finally:
                 self.pending = 0
             self._begun_sequence = rows.at
@@ -158,16 +156,16 @@ class KeywordProjection(IndexProjection[KeywordIndex], StoreKeywordIndex):
 
     @override
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
-        self._opened().write(self._counted(texts), (), sequence, bulk=True)
+        self._opened().write(self._with_progress(texts), (), sequence, bulk=True)
 
     @override
     def _follow(self, step: FollowStep) -> None:
         self.pending = len(step.put)
         self._opened().write(
-            self._counted(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBEDDING_BATCH_SIZE
+            self._with_progress(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBEDDING_BATCH_SIZE
         )
 
-    def _counted(self, texts: Iterable[Text]) -> Iterator[Text]:
+    def _with_progress(self, texts: Iterable[Text]) -> Iterator[Text]:
         started = time.perf_counter()
         for number, text in enumerate(texts, 1):
             self._continue()
@@ -240,7 +238,6 @@ class VectorProjection(IndexProjection[VectorIndex]):
     @property
     @override
     def model(self) -> str:
-        """Model of the stored vectors."""
         return self._recorded_model() or self._embedder.model_id
 
     def change_model(self) -> None:
@@ -250,7 +247,6 @@ class VectorProjection(IndexProjection[VectorIndex]):
 
     @override
     def close(self) -> None:
-        """Save the vectors, so that the next opening reads them instead of computing them."""
         if self._index is not None and self.sequence > self._saved and not self.rebuild_wanted:
             self._save(self.sequence)
         self._index = None
@@ -270,7 +266,9 @@ class VectorProjection(IndexProjection[VectorIndex]):
         dimensions = self._embedder.dimensions
         self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
         made_of = self._made_of(self._embedder.model_id)
-        self._index = VectorIndex(self._folder, dimensions, made_of, self._exact_up_to, between=self._between)
+        self._index = VectorIndex(
+            self._folder, dimensions, made_of, self._exact_up_to, between=self._pause_between_batches
+        )
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
 
@@ -309,12 +307,12 @@ class VectorProjection(IndexProjection[VectorIndex]):
     def _embed(self, texts: Iterator[Text]) -> None:
         worked = 0.0
         while some := list(islice(texts, EMBEDDING_BATCH_SIZE)):
-            self._between(worked)
+            self._pause_between_batches(worked)
             started = time.perf_counter()
             self._embed_some(some)
             worked = time.perf_counter() - started
 
-    def _between(self, worked: float) -> None:
+    def _pause_between_batches(self, worked: float) -> None:
         """Pause between two parts of long work, the last of which took ``worked`` seconds."""
         self._continue()
         if worked:
@@ -330,7 +328,6 @@ class VectorProjection(IndexProjection[VectorIndex]):
 
     @override
     def check_model(self) -> None:
-        """Raise Conflict if the store's vectors are of another model than the server's."""
         recorded = self._recorded_model()
         if recorded is not None and recorded != self._embedder.model_id:
             raise Conflict(
@@ -419,14 +416,14 @@ class PastIndexProjection(StoreIndex[Index]):
     @override
     def _apply(self, changes: Iterable[EndedStates], sequence: int) -> None:
         for found in changes:
-            texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
+            texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
             self._put(texts, sequence, found.oldest)
 
     @override
     def _is_behind(self) -> bool:
         return self._more
 
-    def _merged(self, states: Iterable[RowState[NodeRow]]) -> list[Text]:
+    def _merge_equal_texts(self, states: Iterable[RowState[NodeRow]]) -> list[Text]:
         """Return the texts of ended states in the order of their ends. Consecutive equal texts are merged."""
         found: dict[str, list[Text]] = {}
         for state in states:
@@ -456,7 +453,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _erase(self, erasure: Erasure) -> None:
-        """Rewrite the index from the history, which no longer contains the nodes."""
+        # The history no longer contains the nodes.
         if self._opened().holds(erasure.ids):
             self._rewrite()
 
@@ -470,8 +467,8 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
         with self._rewritten() as rewritten:
             while found := read_ended(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None:
                 self._continue()
-                texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
-                _put_past(rewritten, texts, found.sequence, found.oldest)
+                texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
+                _write_past_texts(rewritten, texts, found.sequence, found.oldest)
                 place = found.place
                 if not found.more:
                     break
@@ -486,10 +483,10 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
 
     @override
     def _put(self, texts: list[Text], sequence: int, ended: int) -> None:
-        _put_past(self._opened(), texts, sequence, ended)
+        _write_past_texts(self._opened(), texts, sequence, ended)
 
 
-def _put_past(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: int) -> None:
+def _write_past_texts(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: int) -> None:
     put = [index.lengthened(text) for text in texts if text.has_words]
     index.write(put, (), sequence, bulk=len(put) > EMBEDDING_BATCH_SIZE, ended=ended)
 
@@ -528,7 +525,6 @@ class PastVectorProjection(PastIndexProjection[PastVectors]):
 
     @override
     def close(self) -> None:
-        """Release the files."""
         for each in (self._index, self._cache):
             if each is not None:
                 each.close()
@@ -772,11 +768,11 @@ class IndexesAsOf:
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.keyword, self._indexes.past_keyword
         # Wait beforehand as well: the weights of words must be the same on the next page.
-        self._await(then, now.visible_up_to)
+        self._wait_until_applied(then, now.visible_up_to)
         hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
-        with self._complete(now, then):
+        with self._require_complete(now, then):
             hits += then.search(query, limit, only.of_the_past, reading=reading, other=now.frequencies(query, reading))
-        return _best([(hit.id, hit.score) for hit in hits], limit)
+        return _best_hits([(hit.id, hit.score) for hit in hits], limit)
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return term scores by text, as `KeywordIndex.worths`; the rarity of words is the current one."""
@@ -787,30 +783,30 @@ class IndexesAsOf:
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.vector, self._indexes.past_vector
         hits = now.search(vector, limit, only)
-        with self._complete(now, then):
+        with self._require_complete(now, then):
             hits += then.search(vector, limit, only.of_the_past)
-        return _best([(hit.id, hit.similarity) for hit in hits], limit)
+        return _best_hits([(hit.id, hit.similarity) for hit in hits], limit)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         """Return the vectors that the given entities had. Raises Unavailable while an index is behind."""
         now, then = self._indexes.vector, self._indexes.past_vector
         found = now.vectors_of(ids, self._at)
-        with self._complete(now, then):
+        with self._require_complete(now, then):
             return found | then.vectors_of([node_id for node_id in ids if node_id not in found], self._at)
 
     @contextlib.contextmanager
-    def _complete(self, now: IndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
+    def _require_complete(self, now: IndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
         """Wrap the search of the past index, which follows that of the current one.
 
         Raises Unavailable unless both were complete.
         """
         _check(now, now.reached, self._at)
         seen = now.visible_up_to
-        self._await(then, seen)
+        self._wait_until_applied(then, seen)
         yield
         _check(then, then.sequence, seen)
 
-    def _await(self, then: PastIndexProjection[Any], sequence: int) -> None:
+    def _wait_until_applied(self, then: PastIndexProjection[Any], sequence: int) -> None:
         for view in (self._history, then):
             view.wait(sequence, PAST_INDEX_TIMEOUT_SECONDS)
             _check(view, view.sequence, sequence)
@@ -822,7 +818,7 @@ def _check(view: BackgroundProjection, sequence: int, wanted: int) -> None:
         raise Unavailable(f"the {view.name} index has not seen sequence {wanted} yet, only {seen}", retry_after=2)
 
 
-def _best(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
+def _best_hits(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
     # The sort is stable, so the next page, taken from longer lists, continues where this one ends.
     found: dict[str, float] = {}
     for node_id, score in sorted(scored, key=lambda hit: -hit[1]):

@@ -108,7 +108,7 @@ class KeywordIndex:
         self.fresh = found is None
         self._checksums = manifest.Checksums()
         self._schema = _schema()
-        self._documents = 0
+        self._document_count = 0
         try:
             self._index = self._open_index(reuse=found is not None)
         except (OSError, ValueError):
@@ -135,7 +135,7 @@ class KeywordIndex:
     @property
     def is_mostly_removed(self) -> bool:
         """True if the files hold more deleted texts than live ones."""
-        return self._documents > 2 * len(self)
+        return self._document_count > 2 * len(self)
 
     def write(
         self,
@@ -210,7 +210,7 @@ class KeywordIndex:
         """Return the document frequency of each term, by field, as BM25 counts it."""
         searcher = self._index.searcher()
         found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
-        return Frequencies(self._documents, found)
+        return Frequencies(self._document_count, found)
 
     def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
         """Return the BM25 score of each content for each query term in it; only the beginnings of contents count.
@@ -250,19 +250,19 @@ class KeywordIndex:
         in this one and ``other`` together.
         """
         syntax = reading == "syntax"
-        query = self._parsed(text) if syntax else self._any_term_query(self.terms(text, reading), other)
+        query = self._parse_syntax(text) if syntax else self._any_term_query(self.terms(text, reading), other)
         if query is None:
             return []
         searcher = self._index.searcher()
         try:
-            found = self._best(searcher, query, limit, only)
+            found = self._best_hits(searcher, query, limit, only)
         except ValueError as error:
             if not syntax:
                 raise
             raise InvalidInput(f"`query` cannot be evaluated: {error}") from None
         return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
 
-    def _best(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored]:
+    def _best_hits(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored]:
         """Return the best hits that pass a filter.
 
         If most texts pass, fetch more hits than requested, then select those that pass: unfiltered search skips most
@@ -275,15 +275,15 @@ class KeywordIndex:
         share = self._estimate_pass_share(searcher, only)
         if not only.is_empty and share >= _MIN_OVERFETCH_SHARE:
             wanted = int(_KEYWORD_OVERFETCH * limit / share) + 1
-            best = _scored(searcher.search(query, wanted, count=False))
+            best = _scored_hits(searcher.search(query, wanted, count=False))
             ids = [str(searcher.doc(address)["id"][0]) for _, address in best]
             ids_query = tantivy.Query.const_score_query(self._one_of_query("id", ids), 1.0)
-            passing = _scored(searcher.search(self._filtered_query(ids_query, only), wanted, count=False))
+            passing = _scored_hits(searcher.search(self._filtered_query(ids_query, only), wanted, count=False))
             addresses = {(address.segment_ord, address.doc) for _, address in passing}
             kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) in addresses]
             if len(kept) >= limit or len(best) < wanted:
                 return kept[:limit]
-        return _scored(searcher.search(self._filtered_query(query, only), limit, count=False))
+        return _scored_hits(searcher.search(self._filtered_query(query, only), limit, count=False))
 
     def _search_valid(
         self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter
@@ -291,12 +291,12 @@ class KeywordIndex:
         """Return the best hits valid at a moment, by excluding the invalid ones; None if many texts are invalid."""
         [(_, began), (_, ended)] = self._time_clauses(only)
         late = tantivy.Query.boolean_query([(tantivy.Occur.Should, began), (tantivy.Occur.Should, ended)])
-        invalid = _scored(searcher.search(late, _MAX_STALE_HITS, count=False))
+        invalid = _scored_hits(searcher.search(late, _MAX_STALE_HITS, count=False))
         if len(invalid) == _MAX_STALE_HITS:
             return None
         addresses = {(address.segment_ord, address.doc) for _, address in invalid}
         for overfetch in (min(len(invalid), limit // 10 + 1), len(invalid)):
-            best = _scored(searcher.search(query, limit + overfetch, count=False))
+            best = _scored_hits(searcher.search(query, limit + overfetch, count=False))
             kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) not in addresses]
             if len(kept) >= limit or len(best) < limit + overfetch:
                 break
@@ -306,7 +306,7 @@ class KeywordIndex:
         """Return an estimate of the share of texts that pass a filter."""
         if only.as_of is not None or only.id_prefix or only.ids is not None:
             return 0.0
-        count = max(self._documents, 1)
+        count = max(self._document_count, 1)
         types = 1.0 if only.types is None else sum(searcher.doc_freq("type", each) for each in only.types) / count
         return types * math.prod(
             sum(searcher.doc_freq("key", key) for key in keys) / count for keys in _keys_wanted(only)
@@ -329,7 +329,7 @@ class KeywordIndex:
 
     def _reload(self) -> None:
         self._index.reload()
-        self._documents = _documents(self._folder)
+        self._document_count = _document_count(self._folder)
 
     def _any_term_query(self, terms: dict[str, float], other: Frequencies | None) -> tantivy.Query | None:
         if not terms:
@@ -346,7 +346,7 @@ class KeywordIndex:
         query = tantivy.Query.term_query(self._schema, field, term)
         return query if weight == 1.0 else tantivy.Query.boost_query(query, weight)
 
-    def _parsed(self, text: str) -> tantivy.Query:
+    def _parse_syntax(self, text: str) -> tantivy.Query:
         try:
             return self._index.parse_query(text, list(_TEXT_FIELDS))
         except ValueError as error:
@@ -407,11 +407,11 @@ def _require_own_files(folder: Path) -> None:
         raise ValueError(f".managed.json does not name {min(missing)}")
 
 
-def _scored(found: tantivy.SearchResult) -> list[_Scored]:
+def _scored_hits(found: tantivy.SearchResult) -> list[_Scored]:
     return list(found.hits)
 
 
-def _documents(folder: Path) -> int:
+def _document_count(folder: Path) -> int:
     """Return the document count for BM25, which includes deleted texts until their segment is merged."""
     meta = decode_json((folder / "meta.json").read_bytes(), _Meta)
     return sum(segment.max_doc for segment in meta.segments)

@@ -209,7 +209,7 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def of_the_past(self) -> Filter:
-        """The same conditions, for past texts."""
+        """Filter with the same conditions, for past texts."""
         return msgspec.structs.replace(self, ids=self.past_ids)
 
     @property

@@ -85,7 +85,7 @@ class History(WrittenBesideReading):
 
     @override
     def close(self) -> None:
-        """Release the file, sealed. A file that was deleted or moved meanwhile is restored."""
+        # A file that was deleted or moved meanwhile is restored.
         with self._reading:
             self._reader.close()
         try:
@@ -178,7 +178,7 @@ class History(WrittenBesideReading):
             transaction.execute("UPDATE cursor SET sequence = max(sequence, ?)", (changes[-1].sequence,))
             if any(heads):
                 self._refresh_heads()
-        self._settle_if_long()
+        self._checkpoint_if_long()
 
     def begin_at(
         self,
@@ -326,8 +326,8 @@ class History(WrittenBesideReading):
     def erase(self, ids: Iterable[str], former: Iterable[str], through: int) -> None:
         """Erase the states of the nodes ``ids`` and of their edges that began by a commit.
 
-        Of the nodes ``former``, only past states are erased. The file is rewritten, so its free pages and its log
-        contain nothing of them. Concurrent reads continue.
+        The nodes ``former`` lose past states only. The file is rewritten, so its free pages and its log contain nothing
+        of them. Concurrent reads continue.
         """
         with self._writing:
             with self._writer as transaction:
@@ -361,7 +361,7 @@ class History(WrittenBesideReading):
             self._settled = sequence
         return True
 
-    def _settle_if_long(self) -> None:
+    def _checkpoint_if_long(self) -> None:
         if self._log.stat().st_size >= sql.CHECKPOINT_PAGES * sql.HISTORY_PAGE_BYTES:
             self.settle()
 
@@ -610,7 +610,8 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
     edges = (*change.edges_created, *change.edges_updated)
     transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in cooperative(edges)))
     transaction.executemany(
-        sql.UPDATE_EDGE_ROW, [_touched(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched]
+        sql.UPDATE_EDGE_ROW,
+        [_row_update_values(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched],
     )
     if change.links is not None:
         _apply_links(transaction, change)
@@ -634,11 +635,12 @@ def _apply_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     links = (*change.links_created, *change.links_updated)
     transaction.executemany(sql.INSERT_LINK_STATE, (_link_values(row, at, time) for row in links))
     transaction.executemany(
-        sql.UPDATE_LINK_ROW, [_touched(_link_key(row.key), packing.stored_link(row)) for row in change.links_touched]
+        sql.UPDATE_LINK_ROW,
+        [_row_update_values(_link_key(row.key), packing.stored_link(row)) for row in change.links_touched],
     )
 
 
-def _touched(key: dict[str, Any], stored: packing.PackedRow) -> dict[str, Any]:
+def _row_update_values(key: dict[str, Any], stored: packing.PackedRow) -> dict[str, Any]:
     return {**key, "row": stored.content, "hash": stored.hash}
 
 
@@ -734,7 +736,7 @@ class _CurrentStateRestorer:
         found = self._transaction.execute(sql.SELECT_PRESENT_STATE[table], _key_of(row)).fetchone()
         if found is None:
             return None
-        if found[1] == _stored(row).hash:
+        if found[1] == _packed(row).hash:
             return found[0]
         # Files of older versions use another row format.
         [state] = self._transaction.execute(sql.SELECT_STATE_BY_NUMBER[table], (found[0],))
@@ -771,7 +773,7 @@ def _key_of(row: NodeRow | EdgeRow | LinkRow) -> tuple[Any, ...]:
     return row.key if isinstance(row, EdgeRow) else (*row.edge.key, row.store)
 
 
-def _stored(row: NodeRow | EdgeRow | LinkRow) -> packing.PackedRow:
+def _packed(row: NodeRow | EdgeRow | LinkRow) -> packing.PackedRow:
     if isinstance(row, NodeRow):
         return packing.stored_node(row)
     return packing.stored_edge(row) if isinstance(row, EdgeRow) else packing.stored_link(row)

@@ -74,17 +74,17 @@ def stored_node(row: NodeRow) -> PackedRow:
     """Return a node in storage format, without its id, type and version."""
     lasted = row.updated_at - row.created_at
     packed = _PackedNode(row.content, row.attributes, row.sequence, row.created_at, lasted, row.extras)
-    return _stored(packed, (row.id, row.type, row.version))
+    return _packed(packed, (row.id, row.type, row.version))
 
 
 def stored_edge(row: EdgeRow) -> PackedRow:
     """Return an edge in storage format, without its key and version."""
-    return _stored_edge(row, row, (*row.key, row.version))
+    return _packed_edge(row, row, (*row.key, row.version))
 
 
 def stored_link(row: LinkRow) -> PackedRow:
     """Return a link in storage format, without its store and the key and version of its edge."""
-    return _stored_edge(row, row.edge, (*row.edge.key, row.edge.version, row.store))
+    return _packed_edge(row, row.edge, (*row.edge.key, row.edge.version, row.store))
 
 
 def node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
@@ -124,12 +124,12 @@ def _uncompressed(content: bytes) -> bytes:
     return zlib.decompress(content[1:]) if content[1] == _ZLIB_MARKER else content[1:]
 
 
-def _stored_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
+def _packed_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
     parts = (_recent_parts if len(of.attributes) <= _MAX_CACHED_ATTRIBUTES_CHARS else _parts)(of.attributes)
     if parts is None:
         content = _encode(row)
         return PackedRow(content, checksum(content))
-    return _stored(
+    return _packed(
         _PackedEdge(_compact_weight(of.weight), parts.own, of.sequence, parts.created_at, parts.lasted, of.extras), key
     )
 
@@ -166,7 +166,7 @@ def _compact_weight(weight: float) -> float:
     return int(weight) if 0 < weight < _MAX_INTEGER_WEIGHT and weight.is_integer() else weight
 
 
-def _stored(packed: _PackedNode | _PackedEdge, key: tuple[Any, ...]) -> PackedRow:
+def _packed(packed: _PackedNode | _PackedEdge, key: tuple[Any, ...]) -> PackedRow:
     data = _encode(packed)
     if len(data) >= _MIN_BYTES_TO_COMPRESS:
         data = min(data, zlib.compress(data, 1), key=len)

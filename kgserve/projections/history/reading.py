@@ -143,8 +143,8 @@ class HistoryPosition(msgspec.Struct, frozen=True, order=True):
 class EndedStates(msgspec.Struct, frozen=True):
     """Batch of ended states, up to a position.
 
-    ``sequence`` is the last commit whose ended states have all been read, ``seen`` the last commit in the history,
-    ``oldest`` the first as of which it can be read; ``more`` is true if further states may follow.
+    ``sequence`` is the last commit whose ended states have all been read, and ``seen`` the last commit in the history.
+    The history can be read from the commit ``oldest`` on. If ``more`` is true, further states may follow.
     """
 
     states: list[RowState[NodeRow]]

@@ -1,7 +1,7 @@
 """Exponential decay of confidence, and a time-independent sort key for it.
 
 A confidence halves with every half-life since it was last set or used. So "at least m at time t" is a comparison with a
-key that does not change with time, and nothing has to be rewritten or scanned as time passes. Times and keys are
+key that does not change with time. Nothing has to be rewritten or scanned as time passes. Times and keys are
 microseconds since 1970. Half-lives are microseconds as well, or None for no decay.
 """
 

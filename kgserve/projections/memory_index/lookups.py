@@ -27,13 +27,14 @@ Match = Literal["exact", "folded", "alias"]
 
 
 class NameMatch(NamedTuple):
-    """Node with a requested name, and how the name matched. Memories and withdrawn nodes do not ``stand``."""
+    """Node with a requested name, and how the name matched."""
 
     id: str
     type: str
     name: str
     match: Match
     stands: bool
+    """False for memories and withdrawn nodes."""
 
 
 _MAX_PREFIX_NAMES, _MAX_NEIGHBOUR_NAMES, _MAX_COMPARED_CHARS = 200, 20, 64

@@ -86,19 +86,19 @@ class MemoryBatch:
         self._drop_edges(net.edges_deleted)
         for node_id in net.nodes_deleted:
             self._drop(node_id)
-        adopted = self._change([*net.nodes_updated.values()])
+        adopted = self._update_nodes([*net.nodes_updated.values()])
         self._add([*net.nodes_created.values()])
-        self._touch(net.accessed.keys() - net.nodes_updated.keys() - net.nodes_created.keys())
+        self._apply_accesses(net.accessed.keys() - net.nodes_updated.keys() - net.nodes_created.keys())
         self.put_edges([*net.edges_created.values(), *net.edges_updated.values()])
         for node_id in adopted:
             self.put_edges([*self._edges_of(node_id)])
         self._hierarchy.settle()
-        self._close()
+        self._write_aggregates()
 
     def fill(self, rows: Iterable[NodeRow]) -> None:
         """Add rows of nodes that the index does not contain."""
         self._add(list(rows))
-        self._close()
+        self._write_aggregates()
 
     def _add(self, rows: Sequence[NodeRow]) -> None:
         self._add_memories([row for row in rows if row.is_memory])
@@ -139,17 +139,19 @@ class MemoryBatch:
             for old, new in zip(before, after, strict=True):
                 self._aggregates.book(old, (), -1)
                 self._aggregates.book(new, (), 1)
-            self._close()
+            self._write_aggregates()
 
     def put_edges(self, edges: Sequence[EdgeRow]) -> None:
         """Add or change edges."""
-        self._run_many(sql.UPSERT_ABOUT, [_about(edge) for edge in edges if edge.relation_type == IS_ABOUT])
+        self._run_many(sql.UPSERT_ABOUT, [_about_values(edge) for edge in edges if edge.relation_type == IS_ABOUT])
         self._hierarchy.put(edges)
         related = [edge for edge in edges if edge.relation_type not in INTERNAL_EDGE_TYPES]
         self._load_roles({end for edge in related for end in edge.key[:2]})
-        self._run_many(sql.UPSERT_RELATION, [_relation(edge) for edge in related if self._is_shown(edge)])
+        self._run_many(
+            sql.UPSERT_RELATION, [_relation_values(edge) for edge in related if self._is_entity_relation(edge)]
+        )
 
-    def _is_shown(self, edge: EdgeRow) -> bool:
+    def _is_entity_relation(self, edge: EdgeRow) -> bool:
         """Return whether a relation joins live nodes, and is not a structural relation of memories."""
         ends = {self._roles[edge.source], self._roles[edge.target]}
         return "" not in ends and ("memory" not in ends or edge.relation_type not in STRUCTURAL_RELATIONS)
@@ -164,7 +166,7 @@ class MemoryBatch:
         self._drop_memory(self._entry(node_id))
         self._drop_entity(self._entity(node_id))
 
-    def _change(self, rows: Sequence[NodeRow]) -> list[str]:
+    def _update_nodes(self, rows: Sequence[NodeRow]) -> list[str]:
         """Update rows of existing nodes. Return the ids of nodes whose existing edges must be added."""
         ids = [row.id for row in rows]
         entries = {
@@ -172,7 +174,7 @@ class MemoryBatch:
         }
         new = [row for row in rows if row.is_memory and row.id not in entries]
         self._add_memories(new)
-        activated = self._put_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
+        activated = self._update_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
         entities = {
             found[0]: _Entity._make((*found[:4], bool(found[4])))
             for found in of_some(self._run, sql.SELECT_ENTITIES, ids)
@@ -181,7 +183,7 @@ class MemoryBatch:
         self._forget_roles(rows)
         return [*(row.id for row in new), *activated]
 
-    def _put_memories(self, found: Sequence[tuple[NodeRow, int, MemoryEntry]]) -> list[str]:
+    def _update_memories(self, found: Sequence[tuple[NodeRow, int, MemoryEntry]]) -> list[str]:
         """Update rows of memories. Return the ids of those that are in force again."""
         for row, _, before in found:
             if not row.is_memory:
@@ -231,7 +233,7 @@ class MemoryBatch:
         self._roles.pop(entry.id, None)
         self._run(sql.DELETE_MEMORY_ROW, (number,))
 
-    def _touch(self, ids: Iterable[str]) -> None:
+    def _apply_accesses(self, ids: Iterable[str]) -> None:
         """Apply accesses to memories whose rows have not changed."""
         for before in filter(None, map(self._entry, ids)):
             after = before.after(self._access(before.id), self._half_lives)
@@ -277,7 +279,7 @@ class MemoryBatch:
         if entity is not None and entity.live:
             self._aggregates.counts[TALLY_ENTITY_TYPE, entity.type] += by
 
-    def _close(self) -> None:
+    def _write_aggregates(self) -> None:
         """Write the pending aggregates."""
         books, self._aggregates = self._aggregates, Aggregates()
         counts = [(kind, name, count) for (kind, name), count in books.counts.items() if count]
@@ -340,11 +342,11 @@ def _names(row: NodeRow, entity: _Entity) -> list[tuple[str, str, str, int]]:
     return sorted(names | {(folded(alias), row.id, alias, 1) for alias in aliases_in(row.attributes)})
 
 
-def _about(edge: EdgeRow) -> tuple[object, ...]:
+def _about_values(edge: EdgeRow) -> tuple[object, ...]:
     return (edge.target, edge.weight, *_bounds(edge), edge.source)
 
 
-def _relation(edge: EdgeRow) -> tuple[object, ...]:
+def _relation_values(edge: EdgeRow) -> tuple[object, ...]:
     return (edge.source, edge.target, edge.relation_type, edge.weight, *_bounds(edge))
 
 
@@ -400,7 +402,6 @@ class Memories(Lookups):
 
     @override
     def close(self) -> None:
-        """Commit and release the file. Errors of a damaged file are suppressed."""
         with suppress(sqlite3.Error):
             self.commit()
         super().close()
@@ -571,8 +572,8 @@ class Memories(Lookups):
 
     def worth(self, now: int) -> float:
         """Return the sum of the confidences of all memories at a moment."""
-        found = sum(self._worth_of(half, now) for half in self._half_life_values())
-        for half, key, confidence in self._future(now):
+        found = sum(self._confidence_sum(half, now) for half in self._half_life_values())
+        for half, key, confidence in self._future_memories(now):
             epoch, term = epoch_and_term(half, key, confidence)
             found += confidence - (worth_at(epoch, term, half, now) if epoch <= _epoch(half, now) else 0.0)
         return max(found, 0.0)
@@ -591,7 +592,9 @@ class Memories(Lookups):
         bounds = {half: least_key(minimum, now, half or None) for half in self._half_life_values()}
         found = sum(self._below(half, bound) for half, bound in bounds.items())
         # Memories set later than now have not decayed yet, although their keys suggest a higher confidence.
-        return found + sum(key >= bounds[half] and confidence < minimum for half, key, confidence in self._future(now))
+        return found + sum(
+            key >= bounds[half] and confidence < minimum for half, key, confidence in self._future_memories(now)
+        )
 
     def _below(self, half: int, bound: int) -> int:
         """Return the number of keys of a half-life below a bound; complete epochs are counted already."""
@@ -599,13 +602,13 @@ class Memories(Lookups):
         [found] = self._run(sql.COUNT_FADING_BEFORE_EPOCH, (half, epoch)).fetchone()
         return found + self._run(sql.COUNT_KEYS_BETWEEN, (half, bound - rest, bound)).fetchone()[0]
 
-    def _worth_of(self, half: int, now: int) -> float:
+    def _confidence_sum(self, half: int, now: int) -> float:
         last = _epoch(half, now)
         # Memories set a hundred half-lives ago contribute nothing measurable.
         parts = self._run(sql.SELECT_FADING_SUMS, (half, last - 100 if half else 0, last))
         return sum(worth_at(epoch, part, half, now) for epoch, part in parts)
 
-    def _future(self, now: int) -> Iterator[tuple[int, int, float]]:
+    def _future_memories(self, now: int) -> Iterator[tuple[int, int, float]]:
         """Return half-life, key and confidence of the memories set later than now."""
         return self._run(sql.SELECT_FUTURE_MEMORIES, (now,))
 

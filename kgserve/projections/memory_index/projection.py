@@ -78,7 +78,7 @@ class RecentCommits:
             for key, node_id in commit.keys:
                 self._by_key.setdefault(key, {})[node_id] = change.sequence
             # New nodes cannot have been read either.
-            for node_id in _unread(change):
+            for node_id in _ids_with_reset_accesses(change):
                 self._accesses[node_id] = (None, change.sequence)
             for access in change.accessed:
                 self._accesses[access.id] = (access, change.sequence)
@@ -134,7 +134,7 @@ class RecentCommits:
                 del of_key[node_id]
             if not of_key:
                 self._by_key.pop(key, None)
-        for node_id in (*_unread(commit.change), *(access.id for access in commit.change.accessed)):
+        for node_id in (*_ids_with_reset_accesses(commit.change), *(access.id for access in commit.change.accessed)):
             if self._accesses.get(node_id, (None, -1))[1] == sequence:
                 del self._accesses[node_id]
 
@@ -149,7 +149,7 @@ def keys_of(node: NodeRow) -> set[_Key]:
     return keys | {text_hash(node.content), fingerprint(node.content)} if node.is_memory else keys
 
 
-def _unread(change: ChangeSet) -> Iterator[str]:
+def _ids_with_reset_accesses(change: ChangeSet) -> Iterator[str]:
     yield from change.nodes_deleted
     yield from (node.id for node in change.nodes_created)
 

@@ -141,7 +141,7 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     """Return the conditions on a memory ``m``, without that of being active, and their values."""
     texts: list[str] = []
     values: Values = {"at": wanted.moment}
-    if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _any_bounded(reader)):
+    if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _has_bounded_memories(reader)):
         texts.append(_IS_IN_FORCE_AT)
     elif wanted.ended and wanted.ended != ANY_END:
         texts.append("m.ended = :ended")
@@ -198,7 +198,7 @@ def _active_values(wanted: MemoryFilter) -> tuple[int, ...]:
     return (1, 0) if wanted.ended == ANY_END or wanted.looks_back else (0,) if wanted.ended else (1,)
 
 
-def _any_bounded(reader: sqlite3.Connection) -> bool:
+def _has_bounded_memories(reader: sqlite3.Connection) -> bool:
     return count(reader, TALLY_BOUNDED, "") > 0
 
 
