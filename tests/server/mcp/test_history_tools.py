@@ -70,7 +70,7 @@ def test_an_entity_of_the_past(server: Running, mode: Mode, store: str) -> None:
     true = call(server.url, mode, "get_entity", index=store, id="a", valid_at="2021-01-01T00:00:00Z")
     assert [edge["relation_type"] for edge in true.structured_content["outgoing"]] == ["S"]
     refused = refusal(server.url, mode, "get_entity", index=store, id="a", version=2, as_of="1")
-    assert "`version` cannot be combined with `as_of`" in refused
+    assert "version: goes with none of as_of, valid_at" in refused
     assert "as_of" in refusal(server.url, mode, "get_entity", index=store, id="a", as_of="yesterday")
     assert "version 9" in refusal(server.url, mode, "get_entity", index=store, id="a", version=9)
 
