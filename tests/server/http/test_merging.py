@@ -294,7 +294,7 @@ def test_merge_over_the_edge_limit_is_refused(http: httpx.Client, api: str) -> N
     text = "x" * (1 << 19) + "x"
     nodes = [{"id": name, "type": "t", "content": text + name} for name in "ab"]
     accepted(http.post(f"{api}/inject", json={"nodes": nodes}))
-    assert "appending" in refused(http, api, "a", "b", 413, content="append")
+    assert "without `append`" in refused(http, api, "a", "b", 413, content="append")
     assert node(http, api, "a")["node"]["version"] == 1
 
 

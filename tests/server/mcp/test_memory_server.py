@@ -87,7 +87,7 @@ def test_long_entity_is_truncated_and_readable_by_id(server: Running, mode: Mode
     rest = call(server.url, mode, "get_entity", index=store, id="Ann", content_offset=offset + 1).structured_content
     assert rest["node"]["content"].startswith(observations[count])
     more = [{"entityName": "Ann", "contents": ["x" * 1_000_000]}]
-    assert "more than 1048576 bytes" in refusal(server.url, mode, "add_observations", index=store, observations=more)
+    assert "exceed 1048576 bytes" in refusal(server.url, mode, "add_observations", index=store, observations=more)
 
 
 def test_what_is_not_there(server: Running, mode: Mode, store: str) -> None:
