@@ -168,7 +168,7 @@ def test_missing_entity_error_suggests_similar_names(of: httpx.Client) -> None:
         accepted(of.post("/api/entities", json={"name": name, "entity_type": "person"}), 201)
     for path in ("/api/entities/Ada Lovelance", "/api/memories/search?q=x&entity=ada%20lovelance"):
         assert refusal(of.get(path), 404)["detail"].endswith("; similar names: 'Ada Lovelace'")
-    assert "there is 'Charles Babbage'" in refusal(of.get("/api/entities/charls babbage/graph"), 404)["detail"]
+    assert "similar names: 'Charles Babbage'" in refusal(of.get("/api/entities/charls babbage/graph"), 404)["detail"]
     assert refusal(of.get("/api/entities/Zeus"), 404)["detail"].endswith("no node has this id or name")
 
 
