@@ -495,7 +495,7 @@ def machine(folder: Path, root: Path = Path("/")) -> Machine:
     return Machine(min(found, default=None), disk)
 
 
-def excesses(settings: Settings, there: Machine) -> list[Excess]:
+def excesses(settings: Settings, available: Machine) -> list[Excess]:
     """Return the limits that each allow more than the machine has."""
     memory = [
         ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
@@ -505,15 +505,15 @@ def excesses(settings: Settings, there: Machine) -> list[Excess]:
     segments = _SEGMENTS * max(settings.journal_segment_mb, settings.compact_wal_mb)
     store = settings.journal_retention_mb + segments + settings.history_mb
     disk = [("a store", "journal_retention_mb + history_mb", store)]
-    return [*_beyond(memory, there.memory), *_beyond(disk, there.disk)]
+    return [*_beyond(memory, available.memory), *_beyond(disk, available.disk)]
 
 
-def _beyond(limits: list[tuple[str, str, int]], there: int | None) -> Iterator[Excess]:
-    if there is None:
+def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[Excess]:
+    if available is None:
         return
     for what, names, allowed in limits:
-        if allowed * MEBIBYTE > there:
-            yield Excess(what, names, allowed, there // MEBIBYTE)
+        if allowed * MEBIBYTE > available:
+            yield Excess(what, names, allowed, available // MEBIBYTE)
 
 
 def _installed(root: Path) -> Iterator[int]:

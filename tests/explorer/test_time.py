@@ -53,7 +53,7 @@ def test_two_commits_side_by_side(looking: Looking, books: str) -> None:
     expect(compared).to_contain_text("New: 2 nodes, 4 edges.")
     expect(compared).to_contain_text("Changed: 1 node, 0 edges.")
     expect(compared).to_contain_text("Deleted: 1 node, 1 edge.")
-    expect(compared.get_by_role("row", name="gone An unfinished novel")).to_be_visible()
+    expect(compared.get_by_role("row", name="deleted An unfinished novel")).to_be_visible()
     compared.get_by_role("button", name="Close").click()
     expect(compared).to_be_hidden()
 

@@ -15,8 +15,8 @@ from tests.mcp_clients.suite import Run
 
 pytestmark = pytest.mark.timeout(INSTALL_SECONDS + 6 * PATIENCE)
 
-NO_TOOL = "there is no tool 'test_|[Tt]ool '(test_|json_schema_)|exposes no tool with x-mcp-header"
-NO_PROMPT = "there is no prompt 'test_"
+NO_TOOL = "unknown tool 'test_|[Tt]ool '(test_|json_schema_)|exposes no tool with x-mcp-header"
+NO_PROMPT = "unknown prompt 'test_"
 NO_RESOURCE = "'test://.*' is not a resource of this server"
 ELSE = "Expected InputRequired|JSON-RPC error instead of|Prerequisite failed|did not send tool response"
 NEVER_CHANGES = "Mutated the (tool|prompt) list"

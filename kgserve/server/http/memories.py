@@ -191,8 +191,8 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     found = await service.admission.run("reads", history.entity_history, service.graphs.graph(store), asked)
     response = json_answer(await service.admission.run("reads", msgspec.json.encode, found.versions))
     if found.next_after is not None:
-        there = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
-        response.headers["link"] = f"<{there}&after_sequence={found.next_after}>; rel=next"
+        target = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
+        response.headers["link"] = f"<{target}&after_sequence={found.next_after}>; rel=next"
     return response
 
 
@@ -264,6 +264,6 @@ async def _page(
     if found.next is not None:
         again = {"store": store} | msgspec.structs.asdict(wanted) | {"cursor": found.next}
         parameters = urlencode({key: value for key, value in again.items() if value is not None})
-        there = f"/api/v1/memories/{quote(asked.memory_id, safe='')}/{name}?{parameters}"
-        response.headers["link"] = f"<{there}>; rel=next"
+        target = f"/api/v1/memories/{quote(asked.memory_id, safe='')}/{name}?{parameters}"
+        response.headers["link"] = f"<{target}>; rel=next"
     return response

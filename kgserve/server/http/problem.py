@@ -63,7 +63,7 @@ PROBLEM_KINDS: dict[str, ProblemKind] = {
     "timeout": ProblemKind(408, "Time limit reached"),
     "conflict": ProblemKind(409, "Conflict with the current state"),
     "conflict_manual": ProblemKind(409, "Written as a conflicting head"),
-    "gone": ProblemKind(410, "No longer there"),
+    "gone": ProblemKind(410, "No longer available"),
     "too_large": ProblemKind(413, "Too large"),
     "url_too_long": ProblemKind(414, "URL too long"),
     "unsupported": ProblemKind(415, "Unsupported media type"),

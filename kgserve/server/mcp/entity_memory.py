@@ -237,12 +237,12 @@ def _graph_of(graph: Any, given: GetEntityGraph) -> EntityGraph:
 
 @present.register
 def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> ToolReply:
-    said = {
+    outcome_text = {
         "created": f"Stored [{found.id}].",
         "duplicate": f"Exists already as [{found.id}]; counted as used.",
         "merged": f"Merged into [{found.id}], which has the same meaning.",
     }[found.outcome]
-    lines = [said, _line(found), *map(_similar_line, found.similar)]
+    lines = [outcome_text, _line(found), *map(_similar_line, found.similar)]
     kept_apart = "similar memories were kept separate: if one is no longer true, delete it with delete_memories"
     hint = kept_apart if found.similar else ""
     if not found.near_checked:

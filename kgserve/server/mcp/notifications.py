@@ -549,11 +549,11 @@ class Subscriptions:
 
     def remove(self, subscriber: Subscriber, uris: Collection[str]) -> None:
         """Remove subscriptions; ignores URIs that the subscriber did not subscribe to."""
-        gone = [subscriber.places.pop(uri) for uri in list(uris) if uri in subscriber.places]
+        removed = [subscriber.places.pop(uri) for uri in list(uris) if uri in subscriber.places]
         if (key := subscriber.visit.caller.key_id) is not None:
-            self._of_keys[key] -= len(gone)
+            self._of_keys[key] -= len(removed)
             self._of_keys += Counter()  # removes counts of 0
-        self._watching.remove(gone)
+        self._watching.remove(removed)
 
     def end(self, subscriber: Subscriber) -> None:
         """Remove all subscriptions of a subscriber."""

@@ -235,7 +235,7 @@ def test_event_stream_ends_when_its_key_is_revoked(tmp_path: Path, monkeypatch: 
             revoke_key(tmp_path, "listener", now())
             rest = list(lines)
         assert "event: dropped" in rest
-        assert any("not valid" in line for line in rest)
+        assert any("no longer valid" in line for line in rest)
 
 
 def test_denials_and_admin_actions_are_audited(tmp_path: Path) -> None:

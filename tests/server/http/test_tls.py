@@ -250,8 +250,8 @@ def spoiled(folder: Path, fault: str) -> Settings:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("no key", "go together"),
-        ("no certificate", "go together"),
+        ("no key", "must be given together"),
+        ("no certificate", "must be given together"),
         ("missing", "key.pem cannot be read: no such file"),
         ("other key", "the key belongs to another certificate"),
         ("password", "has a password; use a key without one"),
