@@ -52,7 +52,7 @@ def test_the_four_memory_commands(server: Running) -> None:
     assert "2 memories erased" in told
     assert "may still contain them: unknown copies outside of this server" in told
     assert "0 memories erased" in said(server, "forget", store, memory, "--erase")
-    assert "looked at" in said(server, "reflect", store, "--dry-run")
+    assert "examined" in said(server, "reflect", store, "--dry-run")
     assert json.loads(said(server, "reflect", store, "--dry-run", "--json"))["dry_run"] is True
     assert kgserve("reflect", store, "--accept", "1;2", "--server", server.url).code == 2
     assert kgserve("reflect", store, "--accept", "1,3", "--server", server.url).code == 1
