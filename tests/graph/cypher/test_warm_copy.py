@@ -152,7 +152,7 @@ def test_warm_copy_is_released(pool: StorePool) -> None:
 
 
 def test_number_of_warm_copies_is_limited(pool: StorePool) -> None:
-    copies = WarmCopies(most=2)
+    copies = WarmCopies(limit=2)
     made: list[ScratchDatabase] = []
     for name in "xyz":
         with pool.lease(name, create=True) as store:

@@ -52,7 +52,7 @@ def held_up(served: Served, name: str) -> Generator[None]:
     """Block indexing of a store until the end of the block."""
     keyword = indexes_of(served, name).keyword
     eventually(lambda: keyword.sequence > 0)
-    with keyword._turn:
+    with keyword._step_lock:
         yield
 
 

@@ -70,7 +70,7 @@ def test_read_entity_as_of_a_time(server: Running, mode: Mode, store: str) -> No
     true = call(server.url, mode, "get_entity", index=store, id="a", valid_at="2021-01-01T00:00:00Z")
     assert [edge["relation_type"] for edge in true.structured_content["outgoing"]] == ["S"]
     refused = refusal(server.url, mode, "get_entity", index=store, id="a", version=2, as_of="1")
-    assert "version: goes with none of as_of, valid_at" in refused
+    assert "version: cannot be combined with as_of, valid_at" in refused
     assert "as_of" in refusal(server.url, mode, "get_entity", index=store, id="a", as_of="yesterday")
     assert "version 9" in refusal(server.url, mode, "get_entity", index=store, id="a", version=9)
 
